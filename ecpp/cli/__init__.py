@@ -1,0 +1,59 @@
+"""The command `ecpp`: one thin file per group of commands, imported when it is called."""
+
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "demo": ("demo", "two minutes on two cores: pretrain on generated images, compare, write a page"),
+    "pretrain": ("train", "pretrain an encoder: ecpp pretrain SOURCE --out RUN"),
+    "resume": ("train", "go on with a run that was stopped: ecpp resume RUN"),
+    "evaluate": ("judge", "kNN and linear accuracy of a run: ecpp evaluate RUN [SOURCE]"),
+    "report": ("judge", "one page about one or several runs: ecpp report RUN..."),
+    "plan": ("look", "the views, pairs and cost of a setting, before spending anything"),
+    "views": ("look", "a picture of the K views of a few images: ecpp views SOURCE --out FILE.png"),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one command; a mistake of the user ends in one sentence and exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_usage())
+        return
+    if argv[0] == "--version":
+        import ecpp
+
+        print(ecpp.__version__)
+        return
+    name, *rest = argv
+    if name not in COMMANDS:
+        _fail(f"there is no command {name!r}: use one of {', '.join(COMMANDS)}")
+    command = getattr(import_module(f"ecpp.cli.{COMMANDS[name][0]}"), name)
+    try:
+        command(rest)
+    except (ValueError, OSError) as e:
+        _fail(str(e))
+    except KeyboardInterrupt:
+        print("ecpp: stopped by hand", file=sys.stderr)
+        sys.exit(130)
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:<{width}}{summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: ecpp COMMAND ...",
+            "",
+            "Pretrain image encoders without labels from K views of every image, pairing all of them.",
+            "",
+            *lines,
+            "",
+            "ecpp COMMAND --help explains a command; a SOURCE is a folder of images, patterns, or torchvision:NAME.",
+        ]
+    )
+
+
+def _fail(sentence: str) -> None:
+    print(f"ecpp: {sentence}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,74 @@
+"""`ecpp evaluate` and `ecpp report`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from ecpp.cli.options import read
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """kNN and linear accuracy of a run's encoder beside a random one's; also in RUN/evaluation.json."""
+
+    run: tyro.conf.Positional[Path]
+    """The run folder."""
+    source: tyro.conf.Positional[str | None] = None
+    """Labelled images with train and test splits (default: the run's own source)."""
+    val: str | None = None
+    """Labelled images to count on, if the source has no test split."""
+    limit: int | None = None
+    """Use at most this many labels, of every class alike."""
+    workers: int | None = None
+    """Processes that decode large images (default: as in the run)."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One page about one or several runs: what their views look like, curves, and a table."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """The run folders."""
+    out: Path = Path("report.html")
+    """The page."""
+    title: str = "ecpp report"
+    """Its heading."""
+
+
+def evaluate(argv: list[str]) -> None:
+    options = read(Evaluate, "evaluate", argv)
+    from ecpp.run import evaluate_run
+
+    result = evaluate_run(
+        options.run, options.source, val=options.val, limit=options.limit, workers=options.workers
+    )
+    print_table([options.run])
+    for r in result["results"]:
+        print(f"{r['protocol']}: {r['details']}")
+    print(options.run / "evaluation.json")
+
+
+def report(argv: list[str]) -> None:
+    options = read(Report, "report", argv)
+    if not options.runs:
+        raise ValueError("name at least one run folder: ecpp report RUN...")
+    from ecpp.report import write_report
+
+    print(write_report(options.runs, options.out, title=options.title).resolve())
+
+
+def print_table(runs: Sequence[Path]) -> None:
+    """The runs side by side."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ecpp.report import cells, columns, summary
+
+    rows = summary(runs)
+    shown = columns(rows)
+    table = Table(*(c.heading for c in shown))
+    for row in rows:
+        table.add_row(*cells(row, shown))
+    Console().print(table)

@@ -1,0 +1,49 @@
+"""`ecpp plan` and `ecpp views`: what a setting means, before anything is spent."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ecpp.cli.options import ConfigOptions, read, recipe_config
+from ecpp.config import Config
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The views of a setting, its pairs and its cost: ecpp plan [SOURCE] [the options of ecpp pretrain]."""
+
+    config: ConfigOptions
+    recipe: Literal["cifar10", "imagenet100", "imagenet1k"] | None = None
+    """Start from the paper's setting; other options change it."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """A picture of the K views of a few images. Takes the options of `ecpp pretrain`."""
+
+    config: ConfigOptions
+    out: Path
+    """The picture, a PNG."""
+    images: int = 6
+    """How many images."""
+    recipe: Literal["cifar10", "imagenet100", "imagenet1k"] | None = None
+    """Start from the paper's setting; other options change it."""
+
+
+def plan(argv: list[str]) -> None:
+    import dataclasses
+
+    if argv and not argv[0].startswith("-"):
+        argv = ["--source", *argv]
+    default = recipe_config(argv) or Config(source="")
+    options = read(Plan, "plan", argv, dataclasses.replace(default, source=""))
+    from ecpp.run.explain import explain
+
+    explain(options.config)
+
+
+def views(argv: list[str]) -> None:
+    options = read(Views, "views", argv, recipe_config(argv))
+    from ecpp.run.pictures import views_picture
+
+    print(views_picture(options.config, options.out, images=options.images))

@@ -1,0 +1,159 @@
+"""What a run is: one frozen dataclass, whose fields are the options of the command line and the keys of run.json."""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Config:
+    """How an encoder is pretrained."""
+
+    source: str
+    """Images: a folder, patterns[:NUMBER[xSIZE]], or torchvision:NAME."""
+    val: str | None = None
+    """Held-out labelled images for kNN; None takes the source's own test/ or val/ split."""
+    limit: int | None = None
+    """Use a random subset of this many images, of every class alike; None takes all."""
+
+    method: Literal["simclr", "byol"] = "simclr"
+    """What the pairs of views are taught."""
+    views: int = 4
+    """K, the number of views of every image."""
+    n_simclr: int | None = None
+    """How many of the K views are SimCLR views, the others being crop-only; None takes max(2, ceil(K/2))."""
+    large: int | None = None
+    """Side of the two large views; None takes the images' own side up to 64 px, else 224."""
+    small: int | None = None
+    """Side of the other K-2 views; None takes the large side below 192 px, else 96."""
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    """Share of the image's area that a crop covers."""
+    look: Literal["cifar", "imagenet"] | None = None
+    """Colour operations and normalisation of that data set in the paper; None takes cifar up to 64 px."""
+    pairing: Literal["full", "multi-crop", "core"] = "full"
+    """Which pairs of views teach (Table 1)."""
+    loss: Literal["ecpp", "vanilla"] = "ecpp"
+    """Contrastive loss without (Eq. 4) or with (Eq. 1) the positive in the denominator."""
+    tau: float = 0.2
+    """Temperature of the contrastive loss."""
+    pair_reduction: Literal["sum", "mean"] = "sum"
+    """Sum the pairs as the paper does, or average them: a sum's gradient grows with K(K-1)/2."""
+    ema: float = 0.99
+    """BYOL: how slowly the target follows at the start; it rises to 1 at the end."""
+
+    encoder: str = "resnet18"
+    """resnet10, resnet18, resnet34, resnet50, resnet101, or any encoder of timm."""
+    width: int | None = None
+    """Channels of a ResNet's first stage; None is the standard, 64."""
+    projector_layers: int | None = None
+    """Layers of the projector; None takes 2 up to 64 px, else 3."""
+    projector_dim: int = 256
+    """Size of the embeddings that the loss compares."""
+    bn_mode: Literal["per_group", "per_view"] = "per_group"
+    """One encoder pass, and so one set of BatchNorm statistics, per resolution or per view."""
+
+    epochs: int = 100
+    """Passes over the images."""
+    batch_size: int = 64
+    """Images per step (each gives K views)."""
+    optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
+    """The paper's is sgd; adamw and lars rescale steps, which cancels the K(K-1)/2 of summed pairs."""
+    lr: float | None = None
+    """Highest learning rate; None takes batch/256 times 0.4 for sgd, 0.3 for lars, 0.001 for adamw."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Warm-up then cosine to 0, or one learning rate throughout."""
+    warmup: float | None = None
+    """Epochs of warm-up; None takes a tenth of all, at most 10."""
+    momentum: float = 0.9
+    """Momentum of sgd and lars."""
+    weight_decay: float = 1e-4
+    """Weight decay of all but biases and normalisation."""
+    clip: float | None = None
+    """Clip the gradient's norm to this; None does not clip."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto takes bf16 where the device has it in hardware."""
+    device: str | None = None
+    """cpu, cuda or mps; None takes the best there is."""
+    threads: int | None = None
+    """CPU threads of the encoder; None takes as many as PyTorch does."""
+    workers: int | None = None
+    """Processes that decode images too large to be held in memory; None takes cores - 1, at most 8."""
+    seed: int = 0
+    """Fixes weights, subset, order and views."""
+    log_every: int = 10
+    """Steps between two lines in metrics.jsonl."""
+
+    def __post_init__(self) -> None:
+        at_least = {"views": 2, "batch_size": 2, "epochs": 1, "projector_dim": 1, "log_every": 1, "seed": 0}
+        at_least |= {"limit": 2, "width": 1, "projector_layers": 1, "threads": 1, "workers": 0, "large": 1, "small": 1}
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{_flag(name)} must be at least {least}, but is {value}")
+        for name in ("lr", "tau", "clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{_flag(name)} must be a number above 0, but is {value}")
+        for name in ("weight_decay", "warmup"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ValueError(f"{_flag(name)} must be 0 or more, but is {value}")
+        for name in ("ema", "momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{_flag(name)} must be at least 0 and below 1, but is {getattr(self, name)}")
+        if self.seed >= 2**63:
+            raise ValueError(f"--seed must be below 2^63, but is {self.seed}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, as plain JSON values."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Config":
+        """The config that `to_json` wrote; unknown, missing or mistyped keys are errors."""
+        kinds = typing.get_type_hints(cls)
+        for key, value in values.items():
+            if key not in kinds:
+                near = get_close_matches(key, kinds, n=1)
+                raise ValueError(f"unknown key {key!r} in a config" + (f": is {near[0]!r} meant?" if near else ""))
+            if not _fits(value, kinds[key]):
+                raise ValueError(f"the key {key!r} of a config should be {_words(kinds[key])}, but is {value!r}")
+        missing = [k for k in kinds if k not in values]
+        if missing:
+            raise ValueError(f"a config lacks the keys {', '.join(missing)}")
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+    def difference(self, other: "Config") -> dict[str, tuple[Any, Any]]:
+        """The fields in which two configs differ, as (this one's, the other's)."""
+        mine, theirs = self.to_json(), other.to_json()
+        return {k: (mine[k], theirs[k]) for k in mine if mine[k] != theirs[k]}
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _words(kind: Any) -> str:
+    return str(kind).replace("typing.", "").replace("<class '", "").replace("'>", "")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a JSON value can be a field of this type; an integer serves as a float, a bool never as a number."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, a) for a in arguments)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return (
+            isinstance(value, list | tuple)
+            and len(value) == len(arguments)
+            and all(map(_fits, value, arguments))
+        )
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

@@ -1,0 +1,85 @@
+"""Any folder of images: recursive, with or without class folders, with or without splits."""
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ecpp.data.source import Splits, decode_all, merge_classes
+
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+HELD_OUT = ("test", "val", "valid", "validation")
+
+
+class Folder:
+    """The images below one folder, in the order of their paths; class = the folder directly below it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files = sorted(_walk(root))
+        if not self.files:
+            known = " ".join(sorted(EXTENSIONS))
+            raise ValueError(f"no images below {root}: looked for files that end in {known}")
+        tops = [f.split("/", 1)[0] if "/" in f else "" for f in self.files]
+        self.classes = tuple(sorted(set(tops)))
+        self.labels: Tensor | None = None
+        if "" in self.classes or len(self.classes) < 2:  # images beside the folders: these are no classes
+            self.classes = ()
+        else:
+            number = {c: i for i, c in enumerate(self.classes)}
+            self.labels = torch.tensor([number[t] for t in tops])
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def name(self, index: int) -> str:
+        return self.files[index]
+
+    def read(self, index: int) -> Tensor:
+        return decode(self.root / self.files[index])
+
+    def in_memory(self) -> Tensor | None:
+        return decode_all(self)
+
+
+def _walk(root: Path) -> list[str]:
+    """Paths of image files relative to `root`, with forward slashes; hidden files and folders are left out."""
+    found = []
+    for folder, below, files in os.walk(root):
+        below[:] = [d for d in below if not d.startswith(".")]
+        here = Path(folder).relative_to(root).as_posix()
+        prefix = "" if here == "." else f"{here}/"
+        found += [
+            prefix + f for f in files if os.path.splitext(f)[1].lower() in EXTENSIONS and not f.startswith(".")
+        ]
+    return found
+
+
+def decode(file: Path) -> Tensor:
+    """One file as uint8 (3, H, W), upright as its EXIF says."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as opened:
+            image = ImageOps.exif_transpose(opened).convert("RGB")
+    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as e:
+        raise ValueError(f"cannot read the image {file}: {e}. Mend it or take it out of the folder") from e
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return pixels.view(image.height, image.width, 3).permute(2, 0, 1)
+
+
+def open_folder(root: Path) -> Splits:
+    """A folder with `train/` and `test/` (or `val/`) is split by them; any other is all for training."""
+    if not root.exists():
+        raise FileNotFoundError(
+            f"there is no folder {root}. A source is a folder of images, patterns or torchvision:NAME"
+        )
+    if not root.is_dir():
+        raise ValueError(f"{root} is a file: give the folder that holds the images")
+    held_out = [root / name for name in HELD_OUT if (root / name).is_dir()]
+    if not ((root / "train").is_dir() and held_out):
+        return Splits(Folder(root), None)
+    train, test = Folder(root / "train"), Folder(held_out[0])
+    merge_classes([train.classes, test.classes])
+    return Splits(train, test)

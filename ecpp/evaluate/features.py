@@ -1,0 +1,112 @@
+"""Frozen features, each image once, in the order of the source."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from ecpp.data import Images
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How an image becomes an encoder's input, without augmentation.
+
+    Up to 64 px the whole image is resized; above, the shorter side becomes 256/224 of `size` and the
+    centre is cut out, as is usual for ImageNet.
+    """
+
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def geometry(self, images: Tensor) -> Tensor:
+        """uint8 (N, C, H, W) to uint8 (N, C, size, size)."""
+        height, width = images.shape[2:]
+        if (height, width) == (self.size, self.size):
+            return images
+        if self.size <= 64:
+            return F.interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
+        scale = round(self.size * 256 / 224) / min(height, width)
+        sides = (max(self.size, round(height * scale)), max(self.size, round(width * scale)))
+        images = F.interpolate(images, sides, mode="bilinear", antialias=True)
+        top, left = (sides[0] - self.size) // 2, (sides[1] - self.size) // 2
+        return images[..., top : top + self.size, left : left + self.size]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 to normalised float, channels last in memory."""
+        x = images.float().div_(255).contiguous(memory_format=torch.channels_last)
+        for c, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            x[:, c].sub_(mean).div_(std)
+        return x
+
+
+class _Prepared(Dataset[Tensor]):
+    def __init__(self, images: Images, preprocess: Preprocess) -> None:
+        self.images, self.preprocess = images, preprocess
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.preprocess.geometry(self.images.read(index)[None])[0]
+
+
+def batches(images: Images, preprocess: Preprocess, *, batch_size: int, workers: int = 0) -> Iterator[Tensor]:
+    """All images in order, uint8 (N, C, size, size)."""
+    pixels = images.in_memory()
+    if pixels is not None:
+        for part in pixels.split(batch_size):
+            yield preprocess.geometry(part)
+        return
+    yield from DataLoader(
+        _Prepared(images, preprocess), batch_size, num_workers=workers, generator=torch.Generator()
+    )
+
+
+@torch.no_grad()
+def features(
+    encoder: nn.Module,
+    images: Images,
+    preprocess: Preprocess,
+    *,
+    batch_size: int = 256,
+    workers: int = 0,
+    bf16: bool = False,
+) -> Tensor:
+    """(n, D) in fp32 on the CPU: the output of the frozen encoder for every image, by its index."""
+    was_training = encoder.training
+    encoder.eval()
+    device = next(encoder.parameters()).device
+    out: list[Tensor] = []
+    for part in batches(images, preprocess, batch_size=batch_size, workers=workers):
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            out.append(encoder(preprocess.normalise(part.to(device))).float())
+    encoder.train(was_training)
+    return torch.cat(out).cpu()
+
+
+@torch.no_grad()
+def calibrate(
+    encoder: nn.Module, images: Images, preprocess: Preprocess, *, count: int = 50, workers: int = 0, bf16: bool = False
+) -> None:
+    """Set the BatchNorm statistics of an untrained encoder to their mean over `count` batches of images."""
+    norms = [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [m.momentum for m in norms]
+    for m in norms:
+        m.reset_running_stats()
+        m.momentum = None  # a plain mean over all batches
+    encoder.train()
+    device = next(encoder.parameters()).device
+    for i, part in enumerate(batches(images, preprocess, batch_size=256, workers=workers)):
+        if i == count:
+            break
+        if len(part) > 1:
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+                encoder(preprocess.normalise(part.to(device)))
+    for m, momentum in zip(norms, momenta, strict=True):
+        m.momentum = momentum
+    encoder.eval()

@@ -1,0 +1,7 @@
+"""From views to embeddings: encoders, projection heads and the slowly moving target."""
+
+from ecpp.model.encoder import create_encoder, probe
+from ecpp.model.heads import mlp
+from ecpp.model.momentum import Momentum
+
+__all__ = ["Momentum", "create_encoder", "mlp", "probe"]

@@ -1,0 +1,79 @@
+"""Encoders by name: timm's, and our own narrow ResNets. All map (B, C, H, W) to (B, num_features)."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from ecpp.model.resnet import LAYERS, ResNet
+
+SMALL_IMAGE = 64  # up to this size a ResNet keeps the resolution in its stem
+
+
+def create_encoder(
+    name: str,
+    *,
+    size: int,
+    width: int | None = None,
+    small_stem: bool | None = None,
+    channels: int = 3,
+) -> nn.Module:
+    """An encoder without its classifier, for views of up to `size` px; `encoder.num_features` is its output.
+
+    `width` narrows a ResNet (64 is the standard), `small_stem` is for ResNets too (default: up to 64 px).
+    """
+    if small_stem is None:
+        small_stem = name in LAYERS and size <= SMALL_IMAGE
+    if name not in LAYERS and (width is not None or small_stem):
+        raise ValueError(
+            f"width and the stem for small images are for {', '.join(LAYERS)}, not for {name!r}"
+        )
+    if width is not None and width < 1:
+        raise ValueError(f"the width of an encoder must be at least 1, but is {width}")
+    if name in LAYERS:
+        return ResNet(name, width=width or 64, small_stem=small_stem, channels=channels)
+    return _from_timm(name, size, channels)
+
+
+def _from_timm(name: str, size: int, channels: int) -> nn.Module:
+    import timm
+
+    if not timm.is_model(name):
+        near = get_close_matches(name, [*LAYERS, *timm.list_models()], n=3)
+        raise ValueError(f"there is no encoder {name!r} in ecpp or timm; near: {', '.join(near) or 'none'}")
+    arguments: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
+    defaults = timm.get_pretrained_cfg(name)
+    if defaults is not None and defaults.fixed_input_size:
+        # Position embeddings are made for `size` and stretched for every other view.
+        arguments |= {"img_size": size, "dynamic_img_size": True}
+    try:
+        return cast(nn.Module, timm.create_model(name, **arguments))
+    except (TypeError, ValueError, AssertionError, RuntimeError) as e:
+        raise ValueError(f"timm cannot build {name!r} for views of {size} px: {e}") from e
+
+
+def probe(encoder: nn.Module, sizes: Sequence[int], *, channels: int = 3) -> int:
+    """One forward pass at every size; the width of the output, or one sentence on the size that fails."""
+    was_training = encoder.training
+    parameter = next(encoder.parameters())
+    encoder.eval()
+    width = 0
+    try:
+        for size in sizes:
+            images = torch.zeros(2, channels, size, size, device=parameter.device)
+            try:
+                with torch.no_grad():
+                    out = encoder(images)
+            except (RuntimeError, ValueError, AssertionError, IndexError, ZeroDivisionError) as e:
+                reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
+                raise ValueError(f"the encoder cannot take views of {size} px ({reason}): choose another size") from e
+            if out.ndim != 2:
+                raise ValueError(
+                    f"the encoder must return one vector per image, (B, D), but returned {tuple(out.shape)}"
+                )
+            width = out.shape[1]
+    finally:
+        encoder.train(was_training)
+    return width

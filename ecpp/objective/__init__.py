@@ -1,0 +1,7 @@
+"""From embeddings to a loss: pure functions of (K, N, D) tensors and a pair graph."""
+
+from ecpp.objective import pairs
+from ecpp.objective.byol import byol
+from ecpp.objective.contrastive import contrastive
+
+__all__ = ["byol", "contrastive", "pairs"]

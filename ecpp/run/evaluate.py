@@ -1,0 +1,135 @@
+"""The numbers of a run: kNN and linear accuracy beside those of a random encoder."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from ecpp.config import Config
+from ecpp.data import Images, open_source, subset
+from ecpp.evaluate import LinearProtocol, calibrate, features, knn_accuracy, linear_probe
+from ecpp.evaluate.linear import IMAGENET_PROTOCOL
+from ecpp.run import build
+from ecpp.run.folder import RunFolder, write_json
+from ecpp.run.load import load
+
+
+def evaluate_run(
+    run: Path,
+    source: str | None = None,
+    *,
+    val: str | None = None,
+    limit: int | None = None,
+    workers: int | None = None,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Judge a run's encoder on `source` (default: its own) and write RUN/evaluation.json.
+
+    The probe learns from all training images with their labels (at most `limit`), whatever number of
+    images the run itself used, and is counted on all held-out ones.
+    """
+    console = console or Console(stderr=True)
+    folder = RunFolder(run)
+    config = folder.resolved()
+    torch.set_num_threads(config.threads or 1)
+    train, test, source = _labelled(config, source, val, limit)
+    encoder = load(run)
+    preprocess = build.build_preprocess(config)
+    device = build.best_device()
+    bf16 = config.precision == "bf16"
+    workers = (config.workers or 0) if workers is None else workers
+
+    def judge(net: nn.Module) -> dict[str, tuple[float, float]]:
+        started = time.perf_counter()
+        net = net.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        sides = [features(net, images, preprocess, workers=workers, bf16=bf16) for images in (train, test)]
+        extraction = time.perf_counter() - started
+        return _protocols(config, sides, [train.labels, test.labels], len(train.classes), extraction)  # type: ignore[list-item]
+
+    trained = judge(encoder)
+    floor_encoder = build.build_encoder(config).to(device)
+    calibrate(floor_encoder, train, preprocess, workers=workers, bf16=bf16)
+    floor = judge(floor_encoder)
+    results = [
+        {
+            "protocol": name,
+            "top1": top1,
+            "floor": floor[name][0],
+            "floor_is": "the same encoder untrained, BatchNorm statistics calibrated, same probe",
+            "labels": len(train),
+            "tested": len(test),
+            "details": _details(config)[name],
+            "seconds": seconds,
+        }
+        for name, (top1, seconds) in trained.items()
+    ]
+    evaluation = {"source": source, "classes": len(train.classes), "results": results}
+    write_json(folder.evaluation, evaluation)
+    return evaluation
+
+
+def _labelled(
+    config: Config, source: str | None, val: str | None, limit: int | None
+) -> tuple[Images, Images, str]:
+    """Training and held-out images, both with labels, or a sentence on what is missing."""
+    name = source or config.source
+    splits = open_source(name)
+    val = val or (config.val if source is None else None)
+    test = build.held_out_images(open_source(val)) if val else splits.test
+    if splits.train.labels is None:
+        raise ValueError(
+            f"{name} has no labels, which accuracies need: give a source with one folder per class, as in "
+            "`ecpp evaluate RUN SOURCE`"
+        )
+    if test is None or test.labels is None:
+        raise ValueError(
+            f"{name} has no labelled images to count on: put them into train/ and test/ folders, "
+            "or name others by --val"
+        )
+    build.check_classes(splits.train, test)
+    return subset(splits.train, limit, config.seed), test, name
+
+
+def _protocol(config: Config) -> LinearProtocol:
+    return LinearProtocol() if config.look == "cifar" else IMAGENET_PROTOCOL
+
+
+def _details(config: Config) -> dict[str, str]:
+    return {
+        "linear": _protocol(config).describe(),
+        "knn": "20 nearest by cosine, votes weighted by exp(similarity / 0.07), frozen un-augmented features",
+    }
+
+
+def _protocols(
+    config: Config, sides: list[Tensor], labels: list[Tensor], classes: int, extraction: float
+) -> dict[str, tuple[float, float]]:
+    """(top-1, seconds) of each protocol; the seconds include the features."""
+
+    def timed(f: Callable[[], float]) -> tuple[float, float]:
+        started = time.perf_counter()
+        value = f()
+        return value, extraction + time.perf_counter() - started
+
+    (train, test), (y, y_test) = sides, labels
+    return {
+        "linear": timed(
+            lambda: linear_probe(
+                train, y, test, y_test, classes=classes, protocol=_protocol(config), seed=config.seed
+            )
+        ),
+        "knn": timed(lambda: knn_accuracy(train, y, test, y_test)),
+    }
+
+
+def read_evaluation(folder: RunFolder) -> dict[str, Any] | None:
+    """What `evaluate_run` wrote, if it has been called."""
+    if not folder.evaluation.exists():
+        return None
+    value: dict[str, Any] = json.loads(folder.evaluation.read_text())
+    return value

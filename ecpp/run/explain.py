@@ -1,0 +1,71 @@
+"""What a setting means and costs, in words and numbers."""
+
+from dataclasses import replace
+
+from rich.console import Console
+from rich.table import Table
+
+from ecpp.config import Config
+from ecpp.objective.pairs import GRAPHS, count
+from ecpp.run import build
+from ecpp.train.optim import default_lr, default_warmup
+from ecpp.views import View
+
+
+def explain(config: Config) -> None:
+    """Print the views, pairs and cost of a config; with a source, also the steps and view passes of a run."""
+    console = Console(highlight=False)
+    images = None
+    if config.source:
+        images = build.open_data(config).train
+        config = build.resolve(config, images)
+    else:
+        large = config.large or 224
+        config = replace(
+            config,
+            large=large,
+            small=config.small or (large if large < 192 else 96),
+            look=config.look or ("cifar" if large <= build.SMALL_IMAGE else "imagenet"),
+            lr=config.lr or default_lr(config.optimizer, config.batch_size),
+            warmup=default_warmup(config.epochs) if config.warmup is None else config.warmup,
+        )
+    plan = build.build_plan(config)
+    table = Table("view", "kind", "side", "crop", "flip", "colour")
+    for i, view in enumerate(plan.views, 1):
+        crop = "{:.0%} to {:.0%}".format(*view.crop_scale)
+        table.add_row(str(i), view.kind, f"{view.size} px", crop, f"{view.flip_p:.0%}", _colour(view))
+    console.print(table)
+    graphs = ", ".join(f"{name} {count(graph(plan.k))}" for name, graph in GRAPHS.items())
+    pairs = count(GRAPHS[config.pairing](plan.k))
+    console.print(f"pairs per image: {pairs} ({config.pairing}; {graphs})")
+    two = 2 * plan.relative_compute / 4
+    console.print(
+        f"encoder work per image: {plan.relative_compute:.4g} passes of a {plan.large}-px view, "
+        f"{two:.3g} times that of two views; {pairs / plan.relative_compute:.3g} pairs per pass"
+    )
+    console.print(
+        f"learning rate {config.lr:g} after {config.warmup:g} epochs of warm-up, {config.schedule}, "
+        f"{config.optimizer}; pairs are {'summed' if config.pair_reduction == 'sum' else 'averaged'}"
+    )
+    if images is not None:
+        steps = len(images) // config.batch_size * config.epochs
+        seen = steps * config.batch_size
+        console.print(
+            f"{len(images):,} images, {config.epochs} epochs: {steps:,} steps of {config.batch_size} images, "
+            f"{seen * plan.k:,} view passes, {seen * pairs:,} pairs"
+        )
+
+
+def _colour(view: View) -> str:
+    c = view.colour
+    if c is None:
+        return "none"
+    parts = [
+        f"jitter {c.jitter_p:.0%} ({c.brightness:g} {c.contrast:g} {c.saturation:g} {c.hue:g})",
+        f"grey {c.grey_p:.0%}",
+    ]
+    if c.blur_p:
+        parts.append(f"blur {c.blur_kernel} {c.blur_p:.0%}")
+    if c.solarize_p:
+        parts.append(f"solarize {c.solarize_p:.0%}")
+    return ", ".join(parts)

@@ -1,0 +1,39 @@
+"""Checkpoints: written whole or not at all, and read without running anything that is inside."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def save_checkpoint(state: dict[str, Any], path: Path) -> None:
+    """Write beside `path`, flush to the disk, then rename: a crash leaves the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if os.name == "posix":  # the rename itself must reach the disk too
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The state in `path`; only tensors and plain containers are accepted."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no checkpoint {path}") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as e:
+        reason = str(e).strip().split("\n")[0][:200]
+        raise ValueError(f"the checkpoint {path} cannot be read ({reason}): it is damaged or no checkpoint") from e
+    return state

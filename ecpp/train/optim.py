@@ -1,0 +1,96 @@
+"""Optimizers and the learning rate of every step (spec: App. A; lr = 0.4·batch/256, warm-up, cosine)."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Peak learning rate per 256 images: the paper's for SGD, those usual in the field for the others.
+BASE_LR = {"sgd": 0.4, "lars": 0.3, "adamw": 0.001}
+
+
+def default_lr(optimizer: str, batch_size: int) -> float:
+    """The linear rule; it knows nothing of K, as in the paper."""
+    return BASE_LR[optimizer] * batch_size / 256
+
+
+def default_warmup(epochs: int) -> float:
+    """Epochs of warm-up: a tenth of all, at most ten."""
+    return min(10.0, epochs / 10)
+
+
+def learning_rate(
+    step: int, *, peak: float, total: int, warmup: int = 0, schedule: str = "cosine"
+) -> float:
+    """The learning rate of a step: linear up to `peak` over `warmup` steps, then cosine to 0 at `total`."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    if schedule == "constant":
+        return peak
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: weights, and what does not decay (biases and normalisation, everything of one dimension)."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def build_optimizer(
+    name: str, model: nn.Module, *, lr: float, momentum: float = 0.9, weight_decay: float = 1e-4
+) -> torch.optim.Optimizer:
+    """`sgd` (without Nesterov), `adamw` or `lars`."""
+    groups = parameter_groups(model, weight_decay)
+    if name == "sgd":
+        return torch.optim.SGD(groups, lr=lr, momentum=momentum)
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=lr)
+    if name == "lars":
+        return LARS(groups, lr=lr, momentum=momentum)
+    raise ValueError(f"optimizer must be sgd, adamw or lars, but is {name!r}")
+
+
+class LARS(torch.optim.Optimizer):
+    """SGD with momentum whose step for each weight tensor is scaled to the tensor's own norm.
+
+    What does not decay (biases, normalisation) is not scaled either, as in SimCLR and BYOL.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 0.001,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, group)
+        return loss
+
+    def _update(self, p: Tensor, group: dict[str, Any]) -> None:
+        update = p.grad.add(p, alpha=group["weight_decay"]) if p.grad is not None else torch.zeros_like(p)
+        if p.ndim > 1:
+            weight, size = p.norm(), update.norm()
+            ratio = group["trust"] * weight / size
+            update = update * torch.where((weight > 0) & (size > 0), ratio, 1.0)
+        state = self.state[p]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(p)
+        state["momentum"].mul_(group["momentum"]).add_(update)
+        p.add_(state["momentum"], alpha=-group["lr"])

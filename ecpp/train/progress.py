@@ -1,0 +1,58 @@
+"""What a person sees while training runs."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+WAIT_WORTH_A_WORD = 0.10
+
+
+class Display:
+    """A live line on a terminal; elsewhere one line per epoch and at most one a minute between them."""
+
+    def __init__(self, console: Console, name: str, *, epochs: int, total: int, step: int) -> None:
+        self.console, self.name, self.epochs = console, name, epochs
+        self.last_line = time.monotonic()
+        self.warned = False
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task(name, total=total, completed=step)
+
+    def __enter__(self) -> "Display":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def show(self, record: dict[str, Any]) -> None:
+        """Show one record of metrics.jsonl."""
+        if record["kind"] == "epoch":
+            knn = f"  kNN {record['knn']:.1%}" if "knn" in record else ""
+            self._line(f"epoch {record['epoch']:>3}/{self.epochs}  loss {record['loss']:.4g}{knn}  {record['seconds']:.0f} s")
+            return
+        text = (
+            f"{self.name}  epoch {record['epoch']:.2f}/{self.epochs}  loss {record['loss']:.4g}  lr {record['lr']:.3g}"
+            f"  {record['views_per_second']:,.0f} views/s  {record['wait_share']:.0%} waiting"
+        )
+        self.bar.update(self.task, completed=record["step"], description=text)
+        if not self.console.is_terminal and time.monotonic() - self.last_line > 60:
+            self._line(text)
+        if record["wait_share"] > WAIT_WORTH_A_WORD and record["step"] > 50 and not self.warned:
+            self.warned = True
+            self._line(
+                f"{record['wait_share']:.0%} of the time goes into waiting for views: "
+                "more --workers help with large images, smaller --small views or fewer --views with any"
+            )
+
+    def _line(self, text: str) -> None:
+        self.last_line = time.monotonic()
+        self.bar.console.print(text, highlight=False)

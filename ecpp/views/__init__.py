@@ -1,0 +1,20 @@
+"""From images to K views: plan them, draw their random numbers, render them in one batch."""
+
+from ecpp.views.batch import ViewBatch
+from ecpp.views.draws import Params, draw
+from ecpp.views.plan import CIFAR, IMAGENET, Colour, View, ViewPlan, plan
+from ecpp.views.render import finish, render
+
+__all__ = [
+    "CIFAR",
+    "IMAGENET",
+    "Colour",
+    "Params",
+    "View",
+    "ViewBatch",
+    "ViewPlan",
+    "draw",
+    "finish",
+    "plan",
+    "render",
+]

@@ -1,0 +1,42 @@
+"""The views of one batch, one tensor per resolution."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ViewBatch:
+    """`groups[g]` is (V·N, C, S, S), view-major; `order[g]` are the V places of its views among the K.
+
+    `samples` are the N indices of the images in their source.
+    """
+
+    groups: tuple[Tensor, ...]
+    order: tuple[tuple[int, ...], ...]
+    samples: Tensor
+
+    @property
+    def k(self) -> int:
+        return sum(len(places) for places in self.order)
+
+    @property
+    def n(self) -> int:
+        return len(self.samples)
+
+    def stack(self, parts: list[Tensor]) -> Tensor:
+        """Per-group outputs (V·N, …) as one (K, N, …), the views in the order of the plan."""
+        joined = torch.cat(parts).unflatten(0, (self.k, self.n))  # (K, N, …), in group order
+        places = [i for group in self.order for i in group]
+        if places == sorted(places):
+            return joined
+        inverse = sorted(range(self.k), key=places.__getitem__)
+        return torch.stack([joined[i] for i in inverse])
+
+    def view(self, k: int) -> Tensor:
+        """View k of every image, (N, C, S, S)."""
+        for images, places in zip(self.groups, self.order, strict=True):
+            if k in places:
+                return images.unflatten(0, (len(places), self.n))[places.index(k)]
+        raise ValueError(f"there is no view {k} in a batch of K={self.k} views")

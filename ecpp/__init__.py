@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ecpp import objective, views
     from ecpp.method import BYOL, SimCLR
-    from ecpp.run import load
+    from ecpp.run.load import load as load
 
 __version__ = "0.1.0"
 __all__ = ["BYOL", "SimCLR", "__version__", "load", "objective", "views"]

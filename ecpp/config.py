@@ -89,7 +89,15 @@ class Config:
 
     def __post_init__(self) -> None:
         at_least = {"views": 2, "batch_size": 2, "epochs": 1, "projector_dim": 1, "log_every": 1, "seed": 0}
-        at_least |= {"limit": 2, "width": 1, "projector_layers": 1, "threads": 1, "workers": 0, "large": 1, "small": 1}
+        at_least |= {
+            "limit": 2,
+            "width": 1,
+            "projector_layers": 1,
+            "threads": 1,
+            "workers": 0,
+            "large": 1,
+            "small": 1,
+        }
         for name, least in at_least.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -104,7 +112,9 @@ class Config:
                 raise ValueError(f"{_flag(name)} must be 0 or more, but is {value}")
         for name in ("ema", "momentum"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{_flag(name)} must be at least 0 and below 1, but is {getattr(self, name)}")
+                raise ValueError(
+                    f"{_flag(name)} must be at least 0 and below 1, but is {getattr(self, name)}"
+                )
         if self.seed >= 2**63:
             raise ValueError(f"--seed must be below 2^63, but is {self.seed}")
 
@@ -119,13 +129,18 @@ class Config:
         for key, value in values.items():
             if key not in kinds:
                 near = get_close_matches(key, kinds, n=1)
-                raise ValueError(f"unknown key {key!r} in a config" + (f": is {near[0]!r} meant?" if near else ""))
+                raise ValueError(
+                    f"unknown key {key!r} in a config" + (f": is {near[0]!r} meant?" if near else "")
+                )
             if not _fits(value, kinds[key]):
-                raise ValueError(f"the key {key!r} of a config should be {_words(kinds[key])}, but is {value!r}")
+                raise ValueError(
+                    f"the key {key!r} of a config should be {_words(kinds[key])}, but is {value!r}"
+                )
         missing = [k for k in kinds if k not in values]
         if missing:
             raise ValueError(f"a config lacks the keys {', '.join(missing)}")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**plain)
 
     def difference(self, other: "Config") -> dict[str, tuple[Any, Any]]:
         """The fields in which two configs differ, as (this one's, the other's)."""

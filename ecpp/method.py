@@ -39,7 +39,7 @@ def encode(encoder: nn.Module, batch: ViewBatch, bn_mode: BNMode = "per_group") 
 def project(head: nn.Module, h: Tensor) -> Tensor:
     """(K, N, D) through a head in one pass over all views."""
     out: Tensor = head(h.flatten(0, 1))
-    return out.unflatten(0, h.shape[:2])
+    return out.view(*h.shape[:2], -1)
 
 
 class SimCLR(nn.Module):

@@ -82,7 +82,13 @@ def splitmix(x):
     return x ^ (x >> 31)
 
 
-@given(st.integers(0, 2**63 - 1), st.integers(0, 10**6), st.integers(0, 2**40), st.integers(0, 31), st.integers(0, 40))
+@given(
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 10**6),
+    st.integers(0, 2**40),
+    st.integers(0, 31),
+    st.integers(0, 40),
+)
 def test_a_draw_is_the_hash_of_its_coordinates(seed, epoch, sample, view, slot):
     step, mask = 0x9E3779B97F4A7C15, 2**64 - 1
     x = splitmix((seed + step) & mask)
@@ -215,7 +221,9 @@ def test_blends(operation):
 
 
 def test_hue():
-    x = torch.cat([pictures(40).float() / 255, torch.rand(4, 1, 40, 40).expand(4, 3, 40, 40)])  # grey ones too
+    x = torch.cat(
+        [pictures(40).float() / 255, torch.rand(4, 1, 40, 40).expand(4, 3, 40, 40)]
+    )  # grey ones too
     x[0, :, :3, :3] = torch.tensor([0.0, 0.5, 1.0]).view(3, 1)
     shift = torch.linspace(-0.5, 0.5, 44)
     got = colour.shift_hue(x, shift)
@@ -279,7 +287,9 @@ def test_crop_only_views_neither_flip_nor_change_colour():
     hue = torch.tensor([200, 40, 90]) / 255
     for k in (2, 3):
         x = batch.view(k) * std + mean
-        assert (x.mean(dim=(1, 2))[:, -1] >= x.mean(dim=(1, 2))[:, 0] - 1e-5).all()  # never brighter to the left
+        assert (
+            x.mean(dim=(1, 2))[:, -1] >= x.mean(dim=(1, 2))[:, 0] - 1e-5
+        ).all()  # never brighter to the left
         level = x / hue.view(3, 1, 1)
         close(level.amax(dim=1), level.amin(dim=1), 2e-3)  # every pixel is the colour times one number
     mirrored = (batch.view(0) * std + mean)[:, 0].mean(dim=1)

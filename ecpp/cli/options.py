@@ -1,7 +1,7 @@
 """How configs are read from a command line."""
 
 import dataclasses
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, cast
 
 import tyro
 
@@ -17,13 +17,14 @@ T = TypeVar("T")
 def read(kind: type[T], command: str, argv: list[str], config: Config | None = None) -> T:
     """`kind` from `argv`; `config` holds the defaults of its field of that name."""
     default = None if config is None else _with_config(kind, config)
-    return tyro.cli(
+    options = tyro.cli(
         kind,
         prog=f"ecpp {command}",
         args=argv,
         default=default,
         config=(tyro.conf.FlagConversionOff, tyro.conf.HelptextFromCommentsOff),
     )
+    return cast(T, options)
 
 
 def _with_config(kind: type[T], config: Config) -> T:

@@ -45,4 +45,6 @@ def resume(argv: list[str]) -> None:
 
 
 def _next_steps(run: Path) -> None:
-    print(f"{run}\n  ecpp evaluate {run}    its accuracy, given labels\n  ecpp.load({str(run)!r})    its encoder")
+    print(
+        f"{run}\n  ecpp evaluate {run}    its accuracy, given labels\n  ecpp.load({str(run)!r})    its encoder"
+    )

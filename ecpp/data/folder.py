@@ -51,7 +51,9 @@ def _walk(root: Path) -> list[str]:
         here = Path(folder).relative_to(root).as_posix()
         prefix = "" if here == "." else f"{here}/"
         found += [
-            prefix + f for f in files if os.path.splitext(f)[1].lower() in EXTENSIONS and not f.startswith(".")
+            prefix + f
+            for f in files
+            if os.path.splitext(f)[1].lower() in EXTENSIONS and not f.startswith(".")
         ]
     return found
 

@@ -42,7 +42,7 @@ def open_torchvision(name: str) -> Splits:
     """`torchvision.datasets.NAME`, downloaded once, split by its own `train` or `split` argument."""
     from torchvision import datasets
 
-    kind = getattr(datasets, name, None)
+    kind: Any = getattr(datasets, name, None)
     if not inspect.isclass(kind):
         near = [n for n in datasets.__all__ if n.lower().startswith(name[:3].lower())]
         raise ValueError(f"torchvision has no data set {name!r}; near: {', '.join(near) or 'none'}")
@@ -55,9 +55,9 @@ def open_torchvision(name: str) -> Splits:
 
     def split(train: bool) -> Any:
         if "train" in accepted:
-            return kind(**common, train=train)
+            return kind(**common | {"train": train})
         if "split" in accepted:
-            return kind(**common, split="train" if train else "test")
+            return kind(**common | {"split": "train" if train else "test"})
         return kind(**common) if train else None
 
     try:

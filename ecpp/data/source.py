@@ -15,8 +15,12 @@ IN_MEMORY_BYTES = 4 << 30  # while they take no more than this
 class Images(Protocol):
     """One split: `n` images, each uint8 (3, H, W), with labels where the source has any."""
 
-    classes: tuple[str, ...]
-    labels: Tensor | None  # (n,) int64, indices into `classes`
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def labels(self) -> Tensor | None:
+        """(n,) int64, indices into `classes`."""
 
     def __len__(self) -> int: ...
 
@@ -105,7 +109,7 @@ def subset(images: Images, limit: int | None, seed: int) -> Images:
 def _take_turns(order: Tensor, labels: Tensor) -> Tensor:
     """The same order, but the classes take turns: every prefix holds each class alike."""
     turn = torch.empty_like(order)
-    for c in labels.unique():
+    for c in torch.unique(labels):
         mine = labels == c
         turn[mine] = torch.arange(int(mine.sum()))
     return order[turn.argsort(stable=True)]

@@ -59,7 +59,7 @@ def batches(images: Images, preprocess: Preprocess, *, batch_size: int, workers:
     """All images in order, uint8 (N, C, size, size)."""
     pixels = images.in_memory()
     if pixels is not None:
-        for part in pixels.split(batch_size):
+        for part in torch.split(pixels, batch_size):
             yield preprocess.geometry(part)
         return
     yield from DataLoader(
@@ -91,7 +91,13 @@ def features(
 
 @torch.no_grad()
 def calibrate(
-    encoder: nn.Module, images: Images, preprocess: Preprocess, *, count: int = 50, workers: int = 0, bf16: bool = False
+    encoder: nn.Module,
+    images: Images,
+    preprocess: Preprocess,
+    *,
+    count: int = 50,
+    workers: int = 0,
+    bf16: bool = False,
 ) -> None:
     """Set the BatchNorm statistics of an untrained encoder to their mean over `count` batches of images."""
     norms = [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]

@@ -53,7 +53,7 @@ def linear_probe(
     steps = math.ceil(len(x) / batch)
     velocity, total, step = torch.zeros_like(w), steps * protocol.epochs, 0
     for _ in range(protocol.epochs):
-        for index in torch.randperm(len(x), generator=g).split(batch):
+        for index in torch.split(torch.randperm(len(x), generator=g), batch):
             rows = x[index]
             error = torch.softmax(rows @ w, dim=1).sub_(target[index])  # (B, classes)
             gradient = torch.addmm(w, rows.T, error, beta=protocol.weight_decay, alpha=1 / len(index))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,9 +27,7 @@ def create_encoder(
     if small_stem is None:
         small_stem = name in LAYERS and size <= SMALL_IMAGE
     if name not in LAYERS and (width is not None or small_stem):
-        raise ValueError(
-            f"width and the stem for small images are for {', '.join(LAYERS)}, not for {name!r}"
-        )
+        raise ValueError(f"width and the stem for small images are for {', '.join(LAYERS)}, not for {name!r}")
     if width is not None and width < 1:
         raise ValueError(f"the width of an encoder must be at least 1, but is {width}")
     if name in LAYERS:
@@ -49,7 +47,7 @@ def _from_timm(name: str, size: int, channels: int) -> nn.Module:
         # Position embeddings are made for `size` and stretched for every other view.
         arguments |= {"img_size": size, "dynamic_img_size": True}
     try:
-        return cast(nn.Module, timm.create_model(name, **arguments))
+        return timm.create_model(name, **arguments)
     except (TypeError, ValueError, AssertionError, RuntimeError) as e:
         raise ValueError(f"timm cannot build {name!r} for views of {size} px: {e}") from e
 
@@ -68,7 +66,9 @@ def probe(encoder: nn.Module, sizes: Sequence[int], *, channels: int = 3) -> int
                     out = encoder(images)
             except (RuntimeError, ValueError, AssertionError, IndexError, ZeroDivisionError) as e:
                 reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
-                raise ValueError(f"the encoder cannot take views of {size} px ({reason}): choose another size") from e
+                raise ValueError(
+                    f"the encoder cannot take views of {size} px ({reason}): choose another size"
+                ) from e
             if out.ndim != 2:
                 raise ValueError(
                     f"the encoder must return one vector per image, (B, D), but returned {tuple(out.shape)}"

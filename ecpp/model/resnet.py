@@ -44,7 +44,7 @@ class ResNet(nn.Module):
                     shortcut = downsample_conv(before, after, kernel_size=1, stride=step)
                 blocks.append(block(before, planes, step, shortcut))
                 before = after
-            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
         self.num_features = before
         for m in self.modules():
             if isinstance(m, nn.Conv2d):
@@ -52,6 +52,6 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.act1(self.bn1(self.conv1(x))))
-        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = stage(x)
+        for stage in range(1, 5):
+            x = self.get_submodule(f"layer{stage}")(x)
         return torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1)

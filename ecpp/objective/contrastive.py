@@ -35,7 +35,9 @@ def contrastive(
         z = F.normalize(z if z.dtype == torch.float64 else z.float(), dim=-1)
         flat = z.flatten(0, 1)  # (K·N, D)
         s = (flat @ flat.T / tau).view(k, n, k, n)
-        same_image = torch.eye(n, dtype=torch.bool, device=z.device)[:, None, :]  # (N, 1, N) over (i), n, j, m
+        same_image = torch.eye(n, dtype=torch.bool, device=z.device)[
+            :, None, :
+        ]  # (N, 1, N) over (i), n, j, m
         positive = s.diagonal(dim1=1, dim2=3).transpose(1, 2)  # (K, N, K): view i, image n, view j
         negatives = s.masked_fill(same_image, -math.inf).logsumexp(dim=3)  # (K, N, K): log sum over m≠n
         own = negatives.diagonal(dim1=0, dim2=2).T[:, :, None]  # (K, N, 1): inside the anchor's own view

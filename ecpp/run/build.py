@@ -96,7 +96,7 @@ def _precision(config: Config) -> Any:
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device.type == "cpu":
-        able = getattr(torch.cpu, "get_capabilities", dict)()
+        able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         native = bool(able.get("amx_bf16") or able.get("avx512_bf16"))
     else:
         native = False
@@ -210,7 +210,10 @@ def _git() -> str | None:
         return None
     try:
         done = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+            ["git", "-C", str(here), "describe", "--always", "--dirty"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except FileNotFoundError:
         return None

@@ -1,10 +1,10 @@
 """The layout of a run folder.
 
-    run.json          the config, as given and resolved; the plan; versions, machine and command
-    metrics.jsonl     one line every few steps, one per epoch
-    checkpoint.pt     everything that training needs to go on
-    evaluation.json   accuracies with their protocols
-    views.png, neighbours.png, report.html where they were asked for
+run.json          the config, as given and resolved; the plan; versions, machine and command
+metrics.jsonl     one line every few steps, one per epoch
+checkpoint.pt     everything that training needs to go on
+evaluation.json   accuracies with their protocols
+views.png, neighbours.png, report.html where they were asked for
 """
 
 import json
@@ -48,7 +48,9 @@ class RunFolder:
             raise ValueError(f"{self.about} is damaged: {e}") from e
         for key in ("config", "resolved"):
             if not isinstance(about.get(key), dict):
-                raise ValueError(f"{self.about} lacks its {key!r}: it was not written by this version of ecpp")
+                raise ValueError(
+                    f"{self.about} lacks its {key!r}: it was not written by this version of ecpp"
+                )
         return about
 
     def config(self) -> Config:

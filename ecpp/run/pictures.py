@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ecpp.config import Config
 from ecpp.data import Images, subset
-from ecpp.evaluate import calibrate, features
+from ecpp.evaluate import Preprocess, calibrate, features
 from ecpp.report import picture_grid
 from ecpp.run import build
 from ecpp.run.folder import RunFolder
@@ -41,7 +41,9 @@ def views_picture(config: Config, out: Path, *, images: int = 6) -> Path:
     return picture_grid(rows, out, row_labels=names, column_labels=["image", *columns])
 
 
-def neighbours_picture(run: Path, out: Path, *, queries: int = 6, neighbours: int = 6, among: int = 5000) -> Path:
+def neighbours_picture(
+    run: Path, out: Path, *, queries: int = 6, neighbours: int = 6, among: int = 5000
+) -> Path:
     """Draw the nearest images of a few held-out ones, by a random encoder and by the run's."""
     folder = RunFolder(run)
     config = folder.resolved()
@@ -52,7 +54,9 @@ def neighbours_picture(run: Path, out: Path, *, queries: int = 6, neighbours: in
     bf16 = config.precision == "bf16"
     untrained = build.build_encoder(config)
     calibrate(untrained, bank, preprocess, bf16=bf16)
-    before, after = (_nearest(net, bank, asked, preprocess, neighbours, bf16) for net in (untrained, load(run)))
+    before, after = (
+        _nearest(net, bank, asked, preprocess, neighbours, bf16) for net in (untrained, load(run))
+    )
     rows = []
     for i in range(len(asked)):
         found = [bank.read(int(j)) for j in (*before[i], *after[i])]
@@ -63,7 +67,7 @@ def neighbours_picture(run: Path, out: Path, *, queries: int = 6, neighbours: in
 
 
 def _nearest(
-    net: nn.Module, bank: Images, asked: Images, preprocess: build.Preprocess, count: int, bf16: bool
+    net: nn.Module, bank: Images, asked: Images, preprocess: Preprocess, count: int, bf16: bool
 ) -> Tensor:
     """(queries, count) indices into the bank, the most similar first."""
     sides = [F.normalize(features(net, x, preprocess, bf16=bf16), dim=1) for x in (asked, bank)]

@@ -1,6 +1,7 @@
 """Start a run, or go on with it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def pretrain(config: Config, out: Path, *, console: Console | None = None) -> Ru
     data = build.open_data(config)
     if folder.about.exists():
         resolved = folder.resolved()
-        resolved = build.replace(resolved, **{f: getattr(build.resolve(config, data.train), f) for f in _FREE})
+        resolved = replace(resolved, **{f: getattr(build.resolve(config, data.train), f) for f in _FREE})
     else:
         resolved = build.resolve(config, data.train)
     torch.set_num_threads(resolved.threads or 1)

@@ -35,5 +35,7 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         raise FileNotFoundError(f"there is no checkpoint {path}") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as e:
         reason = str(e).strip().split("\n")[0][:200]
-        raise ValueError(f"the checkpoint {path} cannot be read ({reason}): it is damaged or no checkpoint") from e
+        raise ValueError(
+            f"the checkpoint {path} cannot be read ({reason}): it is damaged or no checkpoint"
+        ) from e
     return state

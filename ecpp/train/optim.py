@@ -21,9 +21,7 @@ def default_warmup(epochs: int) -> float:
     return min(10.0, epochs / 10)
 
 
-def learning_rate(
-    step: int, *, peak: float, total: int, warmup: int = 0, schedule: str = "cosine"
-) -> float:
+def learning_rate(step: int, *, peak: float, total: int, warmup: int = 0, schedule: str = "cosine") -> float:
     """The learning rate of a step: linear up to `peak` over `warmup` steps, then cosine to 0 at `total`."""
     if step < warmup:
         return peak * (step + 1) / warmup
@@ -69,7 +67,9 @@ class LARS(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         trust: float = 0.001,
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
+        super().__init__(
+            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -37,7 +37,9 @@ class Display:
         """Show one record of metrics.jsonl."""
         if record["kind"] == "epoch":
             knn = f"  kNN {record['knn']:.1%}" if "knn" in record else ""
-            self._line(f"epoch {record['epoch']:>3}/{self.epochs}  loss {record['loss']:.4g}{knn}  {record['seconds']:.0f} s")
+            self._line(
+                f"epoch {record['epoch']:>3}/{self.epochs}  loss {record['loss']:.4g}{knn}  {record['seconds']:.0f} s"
+            )
             return
         text = (
             f"{self.name}  epoch {record['epoch']:.2f}/{self.epochs}  loss {record['loss']:.4g}  lr {record['lr']:.3g}"

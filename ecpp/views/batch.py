@@ -27,7 +27,8 @@ class ViewBatch:
 
     def stack(self, parts: list[Tensor]) -> Tensor:
         """Per-group outputs (V·N, …) as one (K, N, …), the views in the order of the plan."""
-        joined = torch.cat(parts).unflatten(0, (self.k, self.n))  # (K, N, …), in group order
+        joined = torch.cat(parts)  # (K·N, …), in group order
+        joined = joined.view(self.k, self.n, *joined.shape[1:])
         places = [i for group in self.order for i in group]
         if places == sorted(places):
             return joined
@@ -38,5 +39,5 @@ class ViewBatch:
         """View k of every image, (N, C, S, S)."""
         for images, places in zip(self.groups, self.order, strict=True):
             if k in places:
-                return images.unflatten(0, (len(places), self.n))[places.index(k)]
+                return images[places.index(k) * self.n :][: self.n]
         raise ValueError(f"there is no view {k} in a batch of K={self.k} views")

@@ -39,9 +39,7 @@ def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
     chroma = top - torch.minimum(torch.minimum(r, g), b)
     safe = torch.where(chroma == 0, 1, chroma)
     # The hue in sixths of a circle, counted from red, green or blue, whichever is largest.
-    hue = torch.where(
-        top == r, (g - b) / safe, torch.where(top == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
-    )
+    hue = torch.where(top == r, (g - b) / safe, torch.where(top == g, 2 + (b - r) / safe, 4 + (r - g) / safe))
     hue = hue + 6 * shift[:, None, None]
     channels = []
     for offset in (5, 3, 1):  # red, green, blue: a trapezoid over the circle, a third apart
@@ -86,7 +84,9 @@ def jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     factors, order, before = factors[sort], order[sort], before[sort]
     blends = order[order != _HUE].view(-1, 3)  # (B, 3): the blends in their order
     amounts = factors.gather(1, blends).to(x.dtype)
-    starts = [int((before <= step).sum()) for step in range(3)]  # images from here on do `step` before the hue
+    starts = [
+        int((before <= step).sum()) for step in range(3)
+    ]  # images from here on do `step` before the hue
     blends, amounts, hue = (t.to(x.device, non_blocking=True) for t in (blends, amounts, factors[:, _HUE]))
     x = x[sort.to(x.device, non_blocking=True)]
     for step, start in enumerate(starts):

@@ -107,7 +107,9 @@ def _factors(views: Sequence[View], u: Tensor, jitter: Tensor) -> Tensor:
     for i, (slot, name) in enumerate(((_B, "brightness"), (_C, "contrast"), (_S, "saturation"), (_H, "hue"))):
         strength = [getattr(v.colour, name) if v.colour else 0.0 for v in views]
         middle = 0.0 if name == "hue" else 1.0
-        low, high = _columns([(middle - f if name == "hue" else max(0.0, 1 - f), middle + f) for f in strength])
+        low, high = _columns(
+            [(middle - f if name == "hue" else max(0.0, 1 - f), middle + f) for f in strength]
+        )
         out[..., i] = torch.where(jitter, low + u[..., slot] * (high - low), middle)
     return out
 
@@ -148,4 +150,3 @@ def _boxes(views: Sequence[View], u: Tensor, sizes: Tensor) -> Tensor:
     top = torch.where(found, top, ((height - h) / 2).floor())
     left = torch.where(found, left, ((width - w) / 2).floor())
     return torch.stack([top, left, h, w], dim=-1).long()
-

@@ -30,9 +30,7 @@ class Look:
     std: tuple[float, ...]
 
 
-CIFAR = Look(
-    Colour(0.4, 0.4, 0.4, 0.1), mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010)
-)
+CIFAR = Look(Colour(0.4, 0.4, 0.4, 0.1), mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
 IMAGENET = Look(
     Colour(0.8, 0.8, 0.8, 0.2, blur_p=0.5, solarize_p=0.1),
     mean=(0.485, 0.456, 0.406),

@@ -50,12 +50,14 @@ def _finish(plan: ViewPlan, crops: Sequence[Tensor], samples: Tensor, params: Pa
     """Colour and normalise float crops in [0, 1], (V, N, C, S, S) per resolution."""
     groups = []
     for (_, places), x in zip(plan.groups, crops, strict=True):
-        for kernel in {c.blur_kernel: None for i in places if (c := plan.views[i].colour)}:
-            at = [v for v, i in enumerate(places) if (c := plan.views[i].colour) and c.blur_kernel == kernel]
+        colours = [plan.views[i].colour for i in places]
+        for kernel in {c.blur_kernel: None for c in colours if c}:
+            at = [v for v, c in enumerate(colours) if c and c.blur_kernel == kernel]
+            chosen = x[at]  # (V', N, C, S, S)
             mine = params.views([places[v] for v in at]).flatten()
-            x[at] = colour.apply(x[at].flatten(0, 1), mine, kernel).unflatten(0, (len(at), -1))
-        for c, (mean, std) in enumerate(zip(plan.mean, plan.std, strict=True)):
-            x[:, :, c].sub_(mean).div_(std)
+            x[at] = colour.apply(chosen.flatten(0, 1), mine, kernel).view_as(chosen)
+        for channel, (mean, std) in enumerate(zip(plan.mean, plan.std, strict=True)):
+            x[:, :, channel].sub_(mean).div_(std)
         # (V·N, C, S, S) with the channels last in memory, as convolutions like it best.
         groups.append(x.permute(0, 1, 3, 4, 2).flatten(0, 1).permute(0, 3, 1, 2))
     return ViewBatch(tuple(groups), tuple(places for _, places in plan.groups), samples)

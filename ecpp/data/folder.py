@@ -1,6 +1,7 @@
 """Any folder of images: recursive, with or without class folders, with or without splits."""
 
 import os
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -40,6 +41,10 @@ class Folder:
         return decode(self.root / self.files[index])
 
     def in_memory(self) -> Tensor | None:
+        return self._pixels
+
+    @cached_property
+    def _pixels(self) -> Tensor | None:
         return decode_all(self)
 
 

@@ -1,5 +1,7 @@
 """The source `patterns`: generated images that need no download."""
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,10 @@ class Patterns:
         return patterns.render(self.indices[index : index + 1], size=self.size)[0]
 
     def in_memory(self) -> Tensor | None:
+        return self._pixels
+
+    @cached_property
+    def _pixels(self) -> Tensor | None:
         if self.size > IN_MEMORY_SIDE or len(self) * 3 * self.size**2 > IN_MEMORY_BYTES:
             return None
         return patterns.render(self.indices, size=self.size)

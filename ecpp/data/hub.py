@@ -1,6 +1,7 @@
 """Data sets that torchvision knows how to download."""
 
 import inspect
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ class TorchvisionImages:
         return image
 
     def in_memory(self) -> Tensor | None:
+        return self._pixels
+
+    @cached_property
+    def _pixels(self) -> Tensor | None:
         return decode_all(self)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +32,7 @@ class Images(Protocol):
         """Image `index`, decoded."""
 
     def in_memory(self) -> Tensor | None:
-        """All of them as uint8 (n, 3, H, W) if they are small and of one size, else None."""
+        """All of them as uint8 (n, 3, H, W) if they are small and of one size, else None; decoded once."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ class Subset:
         return self.whole.read(int(self.indices[index]))
 
     def in_memory(self) -> Tensor | None:
+        return self._pixels
+
+    @cached_property
+    def _pixels(self) -> Tensor | None:
         return decode_all(self)
 
 

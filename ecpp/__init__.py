@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ecpp import objective, views
     from ecpp.method import BYOL, SimCLR
-    from ecpp.run.load import load as load
+    from ecpp.run.weights import load as load
 
 __version__ = "0.1.0"
 __all__ = ["BYOL", "SimCLR", "__version__", "load", "objective", "views"]
 
-_HOMES = {"load": "ecpp.run", "SimCLR": "ecpp.method", "BYOL": "ecpp.method"}
+_HOMES = {"load": "ecpp.run.weights", "SimCLR": "ecpp.method", "BYOL": "ecpp.method"}
 _MODULES = ("objective", "views")
 
 

@@ -13,7 +13,7 @@ from ecpp.evaluate import Preprocess, calibrate, features
 from ecpp.report import picture_grid
 from ecpp.run import build
 from ecpp.run.folder import RunFolder
-from ecpp.run.load import load
+from ecpp.run.weights import load
 from ecpp.views import draw, finish
 from ecpp.views.render import crop_views
 

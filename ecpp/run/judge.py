@@ -16,7 +16,7 @@ from ecpp.evaluate import LinearProtocol, calibrate, features, knn_accuracy, lin
 from ecpp.evaluate.linear import IMAGENET_PROTOCOL
 from ecpp.run import build
 from ecpp.run.folder import RunFolder, write_json
-from ecpp.run.load import load
+from ecpp.run.weights import load
 
 
 def evaluate_run(

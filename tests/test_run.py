@@ -1,0 +1,241 @@
+"""Whole runs, small ones: what is written, what goes on after a stop, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+import ecpp
+from ecpp.config import Config
+from ecpp.recipes import RECIPES
+from ecpp.run import RunFolder, evaluate_run, pretrain, resume, start
+from ecpp.run.pictures import neighbours_picture, views_picture
+from ecpp.train import load_checkpoint
+
+QUIET = Console(quiet=True)
+TINY = Config(
+    source="patterns:200",
+    views=3,
+    encoder="resnet10",
+    width=4,
+    batch_size=16,
+    epochs=2,
+    threads=1,
+    log_every=4,
+)
+
+
+class Stop(Exception):
+    """Stands for a kill in the middle of a run."""
+
+
+def weights(run):
+    return load_checkpoint(RunFolder(run).checkpoint)["method"]
+
+
+def records(run, kind):
+    lines = map(json.loads, RunFolder(run).metrics.read_text().splitlines())
+    return [r for r in lines if r["kind"] == kind]
+
+
+def same_weights(a, b):
+    a, b = weights(a), weights(b)
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def die_in_epoch(monkeypatch, epoch):
+    """The run dies while this epoch is judged, before the epoch is in a checkpoint."""
+    calls = []
+
+    def features(*args, **options):
+        calls.append(1)
+        if len(calls) > 2 * (epoch - 1):  # each epoch asks for the features of two sides
+            raise Stop
+        return real(*args, **options)
+
+    real = start.features
+    monkeypatch.setattr(start, "features", features)
+
+
+def test_a_run_writes_what_it_promises(tmp_path):
+    run = tmp_path / "run"
+    pretrain(TINY, run, console=QUIET)
+    about = json.loads((run / "run.json").read_text())
+    assert about["name"] == "ECPP×3"
+    assert about["config"] == TINY.to_json()
+    resolved = Config.from_json(about["resolved"])
+    assert (resolved.large, resolved.small, resolved.n_simclr, resolved.look) == (32, 32, 2, "cifar")
+    assert resolved.lr == pytest.approx(0.4 * 16 / 256)
+    assert about["plan"]["pairs_per_image"] == 3
+    epochs = records(run, "epoch")
+    assert [r["epoch"] for r in epochs] == [1, 2]
+    assert epochs[-1]["step"] == 2 * (200 // 16)
+    assert epochs[-1]["view_passes"] == 24 * 16 * 3
+    assert epochs[-1]["pairs"] == 24 * 16 * 3
+    assert all(0 <= r["knn"] <= 1 for r in epochs)
+    steps = records(run, "step")
+    assert [r["step"] for r in steps] == [4, 8, 12, 16, 20, 24]
+    assert {"loss", "lr", "views_per_second", "wait_share", "embedding_std", "positive_similarity"} <= steps[
+        0
+    ].keys()
+    assert not list(run.glob(".*"))
+    encoder = ecpp.load(run)
+    assert not encoder.training
+    assert encoder(torch.zeros(2, 3, 32, 32)).shape == (2, encoder.num_features)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("method", ["simclr", "byol"])
+def test_a_stopped_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path, monkeypatch, method, precision):
+    config = replace(TINY, epochs=3, method=method, precision=precision, source="patterns:100")
+    pretrain(config, tmp_path / "whole", console=QUIET)
+    with monkeypatch.context() as m:
+        die_in_epoch(m, 2)
+        with pytest.raises(Stop):
+            pretrain(config, tmp_path / "stopped", console=QUIET)
+    assert load_checkpoint(tmp_path / "stopped" / "checkpoint.pt")["step"] == 6
+    assert records(tmp_path / "stopped", "step")[-1]["step"] == 12
+    resume(tmp_path / "stopped", console=QUIET)
+    assert same_weights(tmp_path / "whole", tmp_path / "stopped")
+    for kind in ("step", "epoch"):
+        whole, stopped = (records(tmp_path / name, kind) for name in ("whole", "stopped"))
+        assert [r["step"] for r in whole] == [r["step"] for r in stopped]
+        assert [r["loss"] for r in whole] == pytest.approx([r["loss"] for r in stopped], rel=1e-6)
+
+
+def test_the_same_command_goes_on_and_another_config_is_refused(tmp_path, capsys):
+    run = tmp_path / "run"
+    pretrain(TINY, run, console=QUIET)
+    before = (run / "metrics.jsonl").read_text()
+    pretrain(replace(TINY, workers=2, log_every=1), run, console=Console(stderr=True))
+    assert "complete" in capsys.readouterr().err
+    assert (run / "metrics.jsonl").read_text() == before
+    with pytest.raises(ValueError, match=r"tau: 0\.2 there, 0\.5 now"):
+        pretrain(replace(TINY, tau=0.5), run, console=QUIET)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("do not touch")
+    with pytest.raises(ValueError, match="is no run"):
+        pretrain(TINY, other, console=QUIET)
+    assert [f.name for f in other.iterdir()] == ["thesis.txt"]
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    run = tmp_path / "run"
+    pretrain(TINY, run, console=QUIET)
+    (run / "checkpoint.pt").write_bytes((run / "checkpoint.pt").read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"checkpoint\.pt cannot be read"):
+        resume(run, console=QUIET)
+    with pytest.raises(FileNotFoundError, match="is no run"):
+        resume(tmp_path / "nothing", console=QUIET)
+
+
+def folder_of_images(root, sizes, classes=2, each=12):
+    g = torch.Generator().manual_seed(0)
+    for split in ("train", "test"):
+        for c in range(classes):
+            (root / split / f"class{c}").mkdir(parents=True)
+            for i in range(each):
+                h, w = sizes[i % len(sizes)]
+                pixels = torch.randint(0, 128, (h, w, 3), generator=g, dtype=torch.uint8)
+                pixels[..., c] += 100
+                Image.fromarray(pixels.numpy()).save(root / split / f"class{c}" / f"{i}.png")
+    return str(root)
+
+
+def test_images_of_several_sizes_train_the_same_with_any_number_of_workers(tmp_path):
+    source = folder_of_images(tmp_path / "images", [(40, 60), (90, 50), (64, 64)])
+    config = replace(TINY, source=source, epochs=1, batch_size=8, large=32, small=16, views=4)
+    for workers in (0, 2):
+        pretrain(replace(config, workers=workers), tmp_path / f"run{workers}", console=QUIET)
+    assert same_weights(tmp_path / "run0", tmp_path / "run2")
+    result = evaluate_run(tmp_path / "run0", console=QUIET)
+    assert {r["protocol"]: r["labels"] for r in result["results"]} == {"linear": 24, "knn": 24}
+
+
+def test_evaluation_says_what_its_numbers_are(tmp_path):
+    run = tmp_path / "run"
+    source = folder_of_images(tmp_path / "images", [(32, 32)])
+    pretrain(replace(TINY, source=source, epochs=1, batch_size=8), run, console=QUIET)
+    result = evaluate_run(run, console=QUIET)
+    assert json.loads((run / "evaluation.json").read_text()) == result
+    for r in result["results"]:
+        assert r["top1"] >= 0.9  # the colour of a class is plain to see
+        assert 0 <= r["floor"] <= 1
+        assert (r["labels"], r["tested"]) == (24, 24)
+        assert "frozen" in r["details"]
+    half = evaluate_run(run, source, limit=12, console=QUIET)
+    assert half["results"][0]["labels"] == 12
+    assert evaluate_run(run, "patterns:100", console=QUIET)["classes"] == 10
+
+
+def test_evaluation_without_labels_says_what_to_do(tmp_path):
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for i in range(16):
+        Image.new("RGB", (32, 32), (i * 10, 0, 0)).save(flat / f"{i}.png")
+    run = tmp_path / "run"
+    pretrain(replace(TINY, source=str(flat), epochs=1, batch_size=8), run, console=QUIET)
+    assert "knn" not in records(run, "epoch")[0]
+    with pytest.raises(ValueError, match="one folder per class"):
+        evaluate_run(run, console=QUIET)
+    labelled = folder_of_images(tmp_path / "images", [(32, 32)])
+    with pytest.raises(ValueError, match="--val"):
+        evaluate_run(run, labelled + "/train", console=QUIET)
+    assert evaluate_run(run, labelled + "/train", val=labelled + "/test", console=QUIET)["results"]
+
+
+def test_the_encoder_is_tried_at_every_size_before_anything_is_written(tmp_path):
+    config = replace(TINY, encoder="vit_tiny_patch16_224", width=None, large=32, small=20, views=4)
+    with pytest.raises(ValueError, match="views of 20 px"):
+        pretrain(config, tmp_path / "run", console=QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_pictures(tmp_path):
+    run = tmp_path / "run"
+    pretrain(TINY, run, console=QUIET)
+    views_picture(TINY, run / "views.png", images=3)
+    neighbours_picture(run, run / "neighbours.png", queries=2, neighbours=3, among=50)
+    for name in ("views.png", "neighbours.png"):
+        with Image.open(run / name) as image:
+            assert min(image.size) > 100
+    with pytest.raises(ValueError, match=r"\.png"):
+        views_picture(TINY, run / "views.jpg")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_name_what_they_settle(name):
+    config = RECIPES[name]("patterns")
+    assert config.pair_reduction == "sum"
+    assert (config.batch_size, config.tau, config.optimizer, config.momentum) == (64, 0.2, "sgd", 0.9)
+    assert config.warmup == 10
+    small = name == "cifar10"
+    assert (config.large, config.small) == ((32, 32) if small else (224, 96))
+    assert config.projector_layers == (2 if small else 3)
+    assert config.weight_decay == (2e-5 if name == "imagenet1k" else 1e-4)
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize(("change", "hint"), [
+    ({"veiws": 3}, "is 'views' meant"),
+    ({"views": "3"}, "'views' of a config should be int"),
+    ({"views": True}, "'views' of a config should be int"),
+    ({"method": "moco"}, "'method'"),
+    ({"crop_scale": [0.2]}, "'crop_scale'"),
+    ({"tau": -1.0}, "--tau must be a number above 0"),
+    ({"ema": 1.0}, "--ema"),
+])  # fmt: skip
+def test_a_config_is_read_strictly(change, hint):
+    with pytest.raises(ValueError, match=hint):
+        Config.from_json(TINY.to_json() | change)
+
+
+def test_a_config_lacks_nothing():
+    values = TINY.to_json()
+    del values["tau"]
+    with pytest.raises(ValueError, match="lacks the keys tau"):
+        Config.from_json(values)

@@ -49,10 +49,13 @@ class Folder:
 
 
 def _walk(root: Path) -> list[str]:
-    """Paths of image files relative to `root`, with forward slashes; hidden files and folders are left out."""
+    """Paths of image files relative to `root`, with forward slashes; hidden files and folders are left out.
+
+    Links to folders are followed, save those that lead back to a folder above them.
+    """
     found = []
-    for folder, below, files in os.walk(root):
-        below[:] = [d for d in below if not d.startswith(".")]
+    for folder, below, files in os.walk(root, onerror=_refuse, followlinks=True):
+        below[:] = [d for d in below if not (d.startswith(".") or _leads_back(Path(folder, d)))]
         here = Path(folder).relative_to(root).as_posix()
         prefix = "" if here == "." else f"{here}/"
         found += [
@@ -63,13 +66,25 @@ def _walk(root: Path) -> list[str]:
     return found
 
 
+def _refuse(error: OSError) -> None:
+    raise ValueError(f"cannot look into the folder {error.filename}: {error.strerror}") from error
+
+
+def _leads_back(folder: Path) -> bool:
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
+
+
 def decode(file: Path) -> Tensor:
     """One file as uint8 (3, H, W), upright as its EXIF says."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(file) as opened:
-            image = ImageOps.exif_transpose(opened).convert("RGB")
+            image = ImageOps.exif_transpose(opened)
+            if image.mode.startswith("I;16") or (image.mode == "I" and opened.format in ("PNG", "PPM")):
+                # Sixteen bits of grey, which PIL's own conversion would cut off at 255.
+                image = image.convert("I").point(lambda v: v / 257 + 0.5).convert("L")
+            image = image.convert("RGB")
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as e:
         raise ValueError(f"cannot read the image {file}: {e}. Mend it or take it out of the folder") from e
     pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ecpp.data.source import Images
-from ecpp.views import ViewBatch, ViewPlan, draw, finish, render
+from ecpp.views import ViewBatch, ViewPlan, draw, finish, make
 from ecpp.views.draws import uniform
 from ecpp.views.render import crop_views
 
@@ -64,12 +64,10 @@ class Stream:
         if self.pixels is None:
             yield from self._from_workers(start, stop)
             return
-        size = torch.tensor(self.pixels.shape[2:]).expand(self.batch_size, 2)
         for step in range(start, stop):
             samples = self.samples(step)
-            params = draw(self.plan, samples, size, seed=self.seed, epoch=step // self.steps_per_epoch)
-            here = samples.to(self.device, non_blocking=True)
-            yield render(self.plan, self.pixels[here], samples, params)
+            images = self.pixels[samples.to(self.device, non_blocking=True)]
+            yield make(self.plan, images, samples, seed=self.seed, epoch=step // self.steps_per_epoch)
 
     def _from_workers(self, start: int, stop: int) -> Iterator[ViewBatch]:
         pinned = self.device.type == "cuda"

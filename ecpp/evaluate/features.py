@@ -30,10 +30,11 @@ class Preprocess:
             return images
         if self.size <= 64:
             return F.interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
-        scale = round(self.size * 256 / 224) / min(height, width)
-        sides = (max(self.size, round(height * scale)), max(self.size, round(width * scale)))
+        # Rounded as torchvision's Resize and CenterCrop do: a pixel beside them is another picture.
+        short = round(self.size * 256 / 224)
+        sides = [short * side // min(height, width) for side in (height, width)]
         images = F.interpolate(images, sides, mode="bilinear", antialias=True)
-        top, left = (sides[0] - self.size) // 2, (sides[1] - self.size) // 2
+        top, left = (round((side - self.size) / 2) for side in sides)
         return images[..., top : top + self.size, left : left + self.size]
 
     def normalise(self, images: Tensor) -> Tensor:

@@ -28,7 +28,6 @@ class LinearProtocol:
 IMAGENET_PROTOCOL = LinearProtocol(lr=0.3, momentum=0.995, weight_decay=1e-6)
 
 
-@torch.no_grad()
 def linear_probe(
     train: Tensor,
     train_labels: Tensor,
@@ -39,7 +38,22 @@ def linear_probe(
     protocol: LinearProtocol | None = None,
     seed: int = 0,
 ) -> float:
-    """Top-1 accuracy on the test features after the last epoch.
+    """Top-1 accuracy on the test features after the last epoch."""
+    w = fit_linear(train, train_labels, classes=classes, protocol=protocol, seed=seed)
+    predicted = (torch.cat([test, torch.ones(len(test), 1)], dim=1) @ w).argmax(dim=1)
+    return float((predicted == test_labels).float().mean())
+
+
+@torch.no_grad()
+def fit_linear(
+    train: Tensor,
+    train_labels: Tensor,
+    *,
+    classes: int,
+    protocol: LinearProtocol | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """The probe's weights after the last epoch, (D + 1, classes); the last row is the bias.
 
     The gradient of a softmax layer is two products, so it is written out: a step costs little more than them.
     """
@@ -61,5 +75,4 @@ def linear_probe(
             lr = protocol.lr * 0.5 * (1 + math.cos(math.pi * step / total))
             w.sub_(velocity, alpha=lr)
             step += 1
-    predicted = (torch.cat([test, torch.ones(len(test), 1)], dim=1) @ w).argmax(dim=1)
-    return float((predicted == test_labels).float().mean())
+    return w

@@ -39,7 +39,7 @@ def _from_timm(name: str, size: int, channels: int) -> nn.Module:
     import timm
 
     if not timm.is_model(name):
-        near = get_close_matches(name, [*LAYERS, *timm.list_models()], n=3)
+        near = get_close_matches(name, sorted({*LAYERS, *timm.list_models()}), n=3)
         raise ValueError(f"there is no encoder {name!r} in ecpp or timm; near: {', '.join(near) or 'none'}")
     arguments: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
     defaults = timm.get_pretrained_cfg(name)

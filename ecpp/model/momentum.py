@@ -22,7 +22,9 @@ class Momentum(nn.Module):
     @torch.no_grad()
     def update(self, online: nn.Module, tau: float) -> None:
         """target = tau · target + (1 - tau) · online; BatchNorm statistics are the target's own."""
-        torch._foreach_lerp_(list(self.network.parameters()), list(online.parameters()), 1 - tau)
+        mine: list[Tensor] = list(self.network.parameters())
+        if mine:  # nn.Identity has none
+            torch._foreach_lerp_(mine, list(online.parameters()), 1 - tau)
 
 
 def ema_tau(base: float, progress: float) -> float:

@@ -3,7 +3,7 @@
 from ecpp.views.batch import ViewBatch
 from ecpp.views.draws import Params, draw
 from ecpp.views.plan import CIFAR, IMAGENET, Colour, View, ViewPlan, plan
-from ecpp.views.render import finish, render
+from ecpp.views.render import finish, make, render
 
 __all__ = [
     "CIFAR",
@@ -15,6 +15,7 @@ __all__ = [
     "ViewPlan",
     "draw",
     "finish",
+    "make",
     "plan",
     "render",
 ]

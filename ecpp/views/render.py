@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ecpp.views import colour
 from ecpp.views.batch import ViewBatch
-from ecpp.views.draws import Params
+from ecpp.views.draws import Params, draw
 from ecpp.views.geometry import crop_resize_flip, crop_resize_one
 from ecpp.views.plan import ViewPlan
 
@@ -27,6 +27,12 @@ def render(plan: ViewPlan, images: Tensor, samples: Tensor, params: Params) -> V
         flip = mine.flip.to(images.device, non_blocking=True)
         crops.append(crop_resize_flip(images, boxes, flip, size).mul_(unit))
     return _finish(plan, crops, samples, params)
+
+
+def make(plan: ViewPlan, images: Tensor, samples: Tensor, *, seed: int, epoch: int) -> ViewBatch:
+    """Draw and render the K views of a batch: the same `samples`, `seed` and `epoch` give the same views."""
+    size = torch.tensor(images.shape[2:]).expand(len(images), 2)
+    return render(plan, images, samples, draw(plan, samples.cpu(), size, seed=seed, epoch=epoch))
 
 
 def crop_views(plan: ViewPlan, image: Tensor, params: Params) -> list[Tensor]:

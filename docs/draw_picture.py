@@ -17,7 +17,8 @@ IMAGE, SIDE = 1, 128  # a generated image, drawn larger than in training so that
 PLACES = [(math.cos(a), math.sin(a)) for a in (math.radians(90 + 60 * (k + 0.5)) for k in range(6))]
 
 
-def main(out: Path = Path(__file__).with_name("picture.png")) -> Path:
+def main() -> Path:
+    out = Path(__file__).with_name("picture.png")
     plan = views.plan(6, large=128, small=80, look=views.CIFAR)
     image = patterns.render([IMAGE], size=SIDE)
     batch = views.make(plan, image, torch.tensor([IMAGE]), seed=3, epoch=0)

@@ -106,6 +106,43 @@ def test_a_stopped_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path, mon
         assert [r["loss"] for r in whole] == pytest.approx([r["loss"] for r in stopped], rel=1e-6)
 
 
+def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path, monkeypatch):
+    pretrain(TINY, tmp_path / "whole", console=QUIET)
+    append = RunFolder.append
+
+    def die(folder, record):
+        if record["step"] == 20:
+            raise Stop
+        append(folder, record)
+
+    with monkeypatch.context() as m:
+        m.setattr(start, "SAVE_EVERY", 0.0)
+        m.setattr(RunFolder, "append", die)
+        with pytest.raises(Stop):
+            pretrain(TINY, tmp_path / "stopped", console=QUIET)
+    assert load_checkpoint(tmp_path / "stopped" / "checkpoint.pt")["step"] == 16
+    resume(tmp_path / "stopped", console=QUIET)
+    assert same_weights(tmp_path / "whole", tmp_path / "stopped")
+    for key in ("step", "loss", "knn"):
+        whole, stopped = (
+            [r[key] for r in records(tmp_path / name, "epoch")] for name in ("whole", "stopped")
+        )
+        assert whole == pytest.approx(stopped, rel=1e-6)
+
+
+def test_a_diverged_run_stops_with_a_sentence(tmp_path):
+    config = replace(TINY, lr=1e30, schedule="constant", precision="fp32")
+    with pytest.raises(ValueError, match="training diverged"):
+        pretrain(config, tmp_path / "run", console=QUIET)
+
+
+def test_pairs_are_those_of_the_graph(tmp_path):
+    run = tmp_path / "run"
+    pretrain(replace(TINY, views=4, pairing="core", epochs=1), run, console=QUIET)
+    assert json.loads((run / "run.json").read_text())["plan"]["pairs_per_image"] == 3
+    assert records(run, "epoch")[-1]["pairs"] == 12 * 16 * 3
+
+
 def test_the_same_command_goes_on_and_another_config_is_refused(tmp_path, capsys):
     run = tmp_path / "run"
     pretrain(TINY, run, console=QUIET)

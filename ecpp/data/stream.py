@@ -41,6 +41,7 @@ class Stream:
         self.workers, self.device = workers, device or torch.device("cpu")
         pixels = images.in_memory()
         self.pixels = None if pixels is None else pixels.to(self.device)
+        self._epoch, self._epoch_order = -1, torch.empty(0)  # the order that was last asked for
 
     @property
     def steps_per_epoch(self) -> int:
@@ -52,7 +53,7 @@ class Stream:
         return self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
 
     def _order(self, epoch: int) -> Tensor:
-        if getattr(self, "_epoch", None) != epoch:
+        if self._epoch != epoch:
             u = uniform(
                 self.seed, epoch, torch.arange(len(self.images)), torch.tensor(_ORDER), torch.tensor(0)
             )

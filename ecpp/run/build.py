@@ -17,7 +17,7 @@ from ecpp.data import Images, Splits, Stream, open_source, subset
 from ecpp.evaluate import Preprocess
 from ecpp.method import BYOL, Method, SimCLR
 from ecpp.model import create_encoder, mlp, probe
-from ecpp.objective.pairs import GRAPHS
+from ecpp.objective.pairs import GRAPHS, count
 from ecpp.train.optim import default_lr, default_warmup
 from ecpp.views import CIFAR, IMAGENET, ViewPlan, plan
 
@@ -181,11 +181,17 @@ def name_of(config: Config) -> str:
     return f"{'ECPP' if is_ecpp else 'SimCLR'}×{config.views}"
 
 
-def describe_plan(view_plan: ViewPlan) -> dict[str, Any]:
+def pairs_per_image(config: Config) -> int:
+    """How many pairs of its graph teach for every image."""
+    return count(GRAPHS[config.pairing](config.views))
+
+
+def describe_plan(config: Config) -> dict[str, Any]:
     """The plan as JSON."""
+    view_plan = build_plan(config)
     return {
         "views": [{"size": v.size, "kind": v.kind} for v in view_plan.views],
-        "pairs_per_image": view_plan.pairs_per_image,
+        "pairs_per_image": pairs_per_image(config),
         "relative_compute": view_plan.relative_compute,
     }
 

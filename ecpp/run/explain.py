@@ -36,7 +36,7 @@ def explain(config: Config) -> None:
         table.add_row(str(i), view.kind, f"{view.size} px", crop, f"{view.flip_p:.0%}", _colour(view))
     console.print(table)
     graphs = ", ".join(f"{name} {count(graph(plan.k))}" for name, graph in GRAPHS.items())
-    pairs = count(GRAPHS[config.pairing](plan.k))
+    pairs = build.pairs_per_image(config)
     console.print(f"pairs per image: {pairs} ({config.pairing}; {graphs})")
     two = 2 * plan.relative_compute / 4
     console.print(

@@ -1,7 +1,7 @@
 """Start a run, or go on with it."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ecpp.train.loop import Hooks
 from ecpp.train.progress import Display
 
 KNN_IMAGES = 10_000  # at most, on either side, for the kNN of each epoch
+SAVE_EVERY = 600.0  # seconds between two checkpoints within an epoch, which may take hours
 _FREE = frozenset({"workers", "log_every"})  # what may change in the middle of a run: no weight depends on it
 
 
@@ -67,7 +68,7 @@ def _about(config: Config, resolved: Config) -> dict[str, Any]:
         "name": build.name_of(resolved),
         "config": config.to_json(),
         "resolved": resolved.to_json(),
-        "plan": build.describe_plan(build.build_plan(resolved)),
+        "plan": build.describe_plan(resolved),
         "environment": build.environment(resolved),
         "command": build.command_line(),
     }
@@ -121,9 +122,11 @@ def _run(
             progress,
             hooks,
             epochs=config.epochs,
+            pairs_per_image=build.pairs_per_image(config),
             bf16=config.precision == "bf16",
             clip=config.clip,
             log_every=config.log_every,
+            save_every=SAVE_EVERY,
         )
 
 
@@ -132,8 +135,7 @@ def _state(method: Method, optimizer: torch.optim.Optimizer, progress: Progress)
     state = {
         "method": method.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "step": progress.step,
-        "seconds": progress.seconds,
+        **asdict(progress),
         "rng": torch.get_rng_state(),
     }
     if torch.cuda.is_available():
@@ -146,7 +148,8 @@ def _restore(
 ) -> None:
     method.load_state_dict(state["method"], strict=True)
     optimizer.load_state_dict(state["optimizer"])
-    progress.step, progress.seconds = state["step"], state["seconds"]
+    for field in fields(progress):
+        setattr(progress, field.name, state[field.name])
     torch.set_rng_state(state["rng"].cpu())
     if "cuda_rng" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda_rng"]])

@@ -1,5 +1,6 @@
 """The training loop."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ecpp.data import Stream
-from ecpp.method import Method
+from ecpp.method import Method, Step
 from ecpp.views import ViewBatch
 
 
@@ -19,6 +20,7 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0  # of training: neither evaluation nor checkpoints
+    epoch_loss: float = 0.0  # the sum over the steps of the running epoch
 
 
 @dataclass(frozen=True)
@@ -39,55 +41,64 @@ def train(
     hooks: Hooks,
     *,
     epochs: int,
-    forward: nn.Module | None = None,
+    pairs_per_image: int,
     bf16: bool = False,
     clip: float | None = None,
     log_every: int = 10,
+    save_every: float = 600.0,
 ) -> None:
-    """Train from `progress.step` to the end of the last epoch.
-
-    `forward` is what a batch is given to, if not the method itself (the method in its DDP wrapping, say).
-    """
-    forward = forward or method
+    """Train from `progress.step` to the end of the last epoch; save after each, and every `save_every` seconds."""
     total = epochs * stream.steps_per_epoch
-    k, pairs = stream.plan.k, stream.plan.pairs_per_image
     method.train()
-    window = _Window()
-    epoch_loss = torch.zeros((), device=stream.device)
+    window, saved = _Window(), time.monotonic()
     for batch, waited in _timed(stream.batches(progress.step, total)):
         lr = lr_of(progress.step)
         for group in optimizer.param_groups:
             group["lr"] = lr
         with torch.autocast(stream.device.type, dtype=torch.bfloat16, enabled=bf16):
-            loss, metrics = forward(batch)
+            step: Step = method(batch)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(step.loss)
         if clip is not None:
-            metrics["gradient_norm"] = nn.utils.clip_grad_norm_(method.parameters(), clip)
+            step.metrics["gradient_norm"] = nn.utils.clip_grad_norm_(method.parameters(), clip)
         optimizer.step()
         progress.step += 1
         method.after_step(progress.step / total)
-        epoch_loss += loss.detach()
+        window.add(step.loss.detach(), waited)
 
-        window.add(loss.detach(), waited)
         end_of_epoch = progress.step % stream.steps_per_epoch == 0
-        if progress.step % log_every == 0 or end_of_epoch:
-            images = progress.step * stream.batch_size
-            seen = {"view_passes": images * k, "pairs": images * pairs}
-            values = {name: v.item() for name, v in metrics.items()}  # the device is waited for here alone
-            record = window.close(stream.batch_size * k)
-            progress.seconds += record.pop("elapsed")
-            at = {"step": progress.step, "epoch": progress.step / stream.steps_per_epoch}
-            at |= {"seconds": progress.seconds, **seen}
-            hooks.log({"kind": "step", **at, "lr": lr, **record, **values})
-            if end_of_epoch:
-                epoch = progress.step // stream.steps_per_epoch
-                mean = epoch_loss.item() / stream.steps_per_epoch
-                epoch_loss.zero_()
-                hooks.log({"kind": "epoch", **at, "epoch": epoch, "loss": mean, **hooks.after_epoch(epoch)})
-                method.train()
-                hooks.save()
-            window = _Window()
+        if progress.step % log_every and not end_of_epoch:
+            continue
+        # From here on the device is waited for, once per log line.
+        images = progress.step * stream.batch_size
+        record = window.close(progress, stream.batch_size * stream.plan.k)
+        at = {
+            "step": progress.step,
+            "epoch": progress.step / stream.steps_per_epoch,
+            "seconds": progress.seconds,
+            "view_passes": images * stream.plan.k,
+            "pairs": images * pairs_per_image,
+        }
+        values = {name: v.item() for name, v in step.metrics.items()}
+        _check_finite(record["loss"], progress.step)
+        hooks.log({"kind": "step", **at, "lr": lr, **record, **values})
+        if end_of_epoch:
+            epoch = progress.step // stream.steps_per_epoch
+            mean, progress.epoch_loss = progress.epoch_loss / stream.steps_per_epoch, 0.0
+            hooks.log({"kind": "epoch", **at, "epoch": epoch, "loss": mean, **hooks.after_epoch(epoch)})
+            method.train()
+        if end_of_epoch or time.monotonic() - saved > save_every:
+            hooks.save()
+            saved = time.monotonic()
+        window = _Window()
+
+
+def _check_finite(loss: float, step: int) -> None:
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"the loss became {loss} by step {step}: training diverged. A lower --lr or --clip 1 usually helps; "
+            "the last checkpoint is from before"
+        )
 
 
 def _timed(batches: Iterator[ViewBatch]) -> Iterator[tuple[ViewBatch, float]]:
@@ -113,12 +124,14 @@ class _Window:
         self.waited += waited
         self.loss = self.loss + loss
 
-    def close(self, views_per_step: int) -> dict[str, float]:
-        """The means over the window."""
+    def close(self, progress: Progress, views_per_step: int) -> dict[str, float]:
+        """The means over the window; its time and loss join the progress."""
+        loss = float(self.loss)
         elapsed = time.perf_counter() - self.started
+        progress.seconds += elapsed
+        progress.epoch_loss += loss
         return {
-            "elapsed": elapsed,
-            "loss": float(self.loss) / self.steps,
+            "loss": loss / self.steps,
             "views_per_second": self.steps * views_per_step / elapsed,
             "wait_share": self.waited / elapsed,
         }

@@ -16,6 +16,7 @@ class Display:
         self.console, self.name, self.epochs = console, name, epochs
         self.last_line = time.monotonic()
         self.warned = False
+        self.waited, self.lines = 0.0, 0
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -48,10 +49,12 @@ class Display:
         self.bar.update(self.task, completed=record["step"], description=text)
         if not self.console.is_terminal and time.monotonic() - self.last_line > 60:
             self._line(text)
-        if record["wait_share"] > WAIT_WORTH_A_WORD and record["step"] > 50 and not self.warned:
+        self.waited, self.lines = self.waited + record["wait_share"], self.lines + 1
+        waiting = self.waited / self.lines
+        if waiting > WAIT_WORTH_A_WORD and self.lines >= 20 and not self.warned:
             self.warned = True
             self._line(
-                f"{record['wait_share']:.0%} of the time goes into waiting for views: "
+                f"{waiting:.0%} of the time goes into waiting for views: "
                 "more --workers help with large images, smaller --small views or fewer --views with any"
             )
 

@@ -13,7 +13,7 @@ from ecpp.run import evaluate_run, pretrain
 from ecpp.run.pictures import neighbours_picture, views_picture
 
 ECPP = Config(
-    source="patterns:3000",
+    source="patterns:4000",
     views=6,
     large=32,
     small=20,

@@ -529,6 +529,15 @@ def test_the_order_follows_the_seed_alone():
     assert not torch.equal(one, torch.stack([stream(seed=4).samples(i) for i in range(8)]))
 
 
+def test_the_order_of_an_epoch_says_nothing_about_its_views():
+    n = 300
+    samples = stream(Pictures([picture(2, 2)] * n), batch_size=n).samples(2)
+    params = draw(PLAN, samples, torch.tensor([[200, 200]] * n), seed=0, epoch=2)
+    area = params.boxes[..., 2:].prod(dim=-1)  # (K, N), in the order of the epoch
+    together = torch.stack([torch.arange(n), *area, *params.boxes[..., 0], *params.boxes[..., 1]]).double()
+    assert torch.corrcoef(together)[0, 1:].abs().max() < 4 / n**0.5
+
+
 @pytest.mark.parametrize("make", [lambda: small_images(True), large_images], ids=["memory", "files"])
 def test_a_stream_may_start_anywhere(make):
     whole = list(stream(make()).batches(0, 10))

@@ -59,16 +59,20 @@ def report(argv: list[str]) -> None:
     print(write_report(options.runs, options.out, title=options.title).resolve())
 
 
+CONSOLE = ("name", "linear_top1", "knn_top1", "labels", "seconds", "view_passes", "compute")
+
+
 def print_table(runs: Sequence[Path]) -> None:
     """The runs side by side."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from ecpp.report import cells, columns, summary
 
     rows = summary(runs)
-    shown = columns(rows)
+    shown = [c for c in columns(rows) if c.key in CONSOLE]
     table = Table(*(c.heading for c in shown))
     for row in rows:
-        table.add_row(*cells(row, shown))
+        table.add_row(*map(Text, cells(row, shown)))  # a folder's name is no markup
     Console().print(table)

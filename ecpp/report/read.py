@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -52,7 +52,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Reads run folders and gives each a label of its own: name, then seed, then folder."""
+    """Reads run folders and gives each a label of its own: name, then epochs, then seed, then folder."""
     paths = [Path(path) for path in paths]
     if not paths:
         raise ValueError("no run folder was given: name at least one folder that holds a run.json")
@@ -61,10 +61,16 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
         raise ValueError(f"{twice[0]} was given twice: name every run folder once")
     heads = [_read_head(path / "run.json") for path in paths]
     names = [str(head["name"]) for head in heads]
-    for extra in ([f" (seed {h['resolved'].get('seed')})" for h in heads],
-                  [f" [{path}]" for path in paths]):  # fmt: skip
-        count = Counter(names)
-        names = [n + e if count[n] > 1 else n for n, e in zip(names, extra, strict=True)]
+    extras = (
+        [f", {h['resolved'].get('epochs')} epochs" for h in heads],
+        [f" (seed {h['resolved'].get('seed')})" for h in heads],
+        [f" [{path}]" for path in paths],
+    )
+    for extra in extras:  # said only where it tells runs of one name apart
+        told: defaultdict[str, set[str]] = defaultdict(set)
+        for name, e in zip(names, extra, strict=True):
+            told[name].add(e)
+        names = [n + e if len(told[n]) > 1 else n for n, e in zip(names, extra, strict=True)]
     return [_read_run(*triple) for triple in zip(paths, names, heads, strict=True)]
 
 

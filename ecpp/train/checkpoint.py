@@ -33,7 +33,7 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no checkpoint {path}") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as e:
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, LookupError) as e:
         reason = str(e).strip().split("\n")[0][:200]
         raise ValueError(
             f"the checkpoint {path} cannot be read ({reason}): it is damaged or no checkpoint"

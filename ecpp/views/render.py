@@ -59,9 +59,10 @@ def _finish(plan: ViewPlan, crops: Sequence[Tensor], samples: Tensor, params: Pa
         colours = [plan.views[i].colour for i in places]
         for kernel in {c.blur_kernel: None for c in colours if c}:
             at = [v for v, c in enumerate(colours) if c and c.blur_kernel == kernel]
-            chosen = x[at]  # (V', N, C, S, S)
+            here = torch.tensor(at).to(x.device, non_blocking=True)
+            chosen = x[here]  # (V', N, C, S, S)
             mine = params.views([places[v] for v in at]).flatten()
-            x[at] = colour.apply(chosen.flatten(0, 1), mine, kernel).view_as(chosen)
+            x[here] = colour.apply(chosen.flatten(0, 1), mine, kernel).view_as(chosen)
         for channel, (mean, std) in enumerate(zip(plan.mean, plan.std, strict=True)):
             x[:, :, channel].sub_(mean).div_(std)
         # (V·N, C, S, S) with the channels last in memory, as convolutions like it best.

@@ -36,9 +36,9 @@ class Config:
     pairing: Literal["full", "multi-crop", "core"] = "full"
     """Which pairs of views teach (Table 1)."""
     loss: Literal["ecpp", "vanilla"] = "ecpp"
-    """Contrastive loss without (Eq. 4) or with (Eq. 1) the positive in the denominator."""
+    """SimCLR: the contrastive loss without (Eq. 4) or with (Eq. 1) the positive in the denominator."""
     tau: float = 0.2
-    """Temperature of the contrastive loss."""
+    """SimCLR: temperature of the contrastive loss."""
     pair_reduction: Literal["sum", "mean"] = "sum"
     """Sum the pairs as the paper does, or average them: a sum's gradient grows with K(K-1)/2."""
     ema: float = 0.99
@@ -115,6 +115,18 @@ class Config:
                 raise ValueError(
                     f"{_flag(name)} must be at least 0 and below 1, but is {getattr(self, name)}"
                 )
+        if self.warmup is not None and self.warmup >= self.epochs and self.warmup > 0:
+            raise ValueError(
+                f"--warmup {self.warmup:g} leaves nothing of {self.epochs} epochs to train in: give a smaller --warmup"
+            )
+        for name, owner, used in (
+            ("tau", "--method simclr", self.method == "simclr"),
+            ("loss", "--method simclr", self.method == "simclr"),
+            ("ema", "--method byol", self.method == "byol"),
+            ("momentum", "--optimizer sgd or lars", self.optimizer != "adamw"),
+        ):
+            if not used and getattr(self, name) != getattr(type(self), name):
+                raise ValueError(f"{_flag(name)} belongs to {owner} and would do nothing here: leave it out")
         if self.seed >= 2**63:
             raise ValueError(f"--seed must be below 2^63, but is {self.seed}")
 
@@ -138,7 +150,9 @@ class Config:
                 )
         missing = [k for k in kinds if k not in values]
         if missing:
-            raise ValueError(f"a config lacks the keys {', '.join(missing)}")
+            raise ValueError(
+                f"a config lacks the keys {', '.join(missing)}: another version of ecpp wrote it"
+            )
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(**plain)
 

@@ -45,7 +45,7 @@ def run_demo(out: Path | None, *, seed: int = 0) -> Path:
         run = out / name
         console.rule(name)
         pretrain(config, run, console=console)
-        evaluate_run(run, console=console)
+        evaluate_run(run)
         runs.append(run)
     views_picture(arms(seed)["ecpp"], runs[0] / "views.png")
     neighbours_picture(runs[0], runs[0] / "neighbours.png")

@@ -12,7 +12,6 @@ from ecpp.objective.contrastive import PairReduction, Reduction
 from ecpp.views import ViewBatch
 
 BNMode = Literal["per_group", "per_view"]
-BN_MODES: tuple[BNMode, ...] = ("per_group", "per_view")
 
 
 class Step(NamedTuple):

@@ -42,7 +42,7 @@ def test_a_whole_session(tmp_path, capsys):
 
 def test_options_reach_the_config(tmp_path):
     options = {
-        "--method": "byol", "--n-simclr": "3", "--large": "24", "--small": "16", "--pairing": "core",
+        "--n-simclr": "3", "--large": "24", "--small": "16", "--pairing": "core",
         "--loss": "vanilla", "--optimizer": "lars", "--lr": "0.25", "--tau": "0.5", "--workers": "0",
         "--precision": "fp32", "--seed": "7", "--limit": "40", "--val": "patterns:30", "--pair-reduction": "mean",
     }  # fmt: skip
@@ -52,6 +52,12 @@ def test_options_reach_the_config(tmp_path):
     for option, value in options.items():
         got = config[option[2:].replace("-", "_")]
         assert str(got) == value, option
+
+
+def test_byol_has_options_of_its_own(tmp_path):
+    call("pretrain", "patterns:100", "--out", tmp_path / "run", *TINY, "--method=byol", "--ema=0.9")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (about["name"], about["config"]["ema"]) == ("BYOL×3", 0.9)
 
 
 def test_a_recipe_gives_defaults_that_options_change(capsys):
@@ -71,6 +77,7 @@ def test_mistakes_end_in_a_sentence(tmp_path, capsys):
     assert "no command 'pretain'" in fails(capsys, "pretain")
     assert "there is no folder" in fails(capsys, "pretrain", tmp_path / "nowhere", "--out", run)
     assert "at least 2" in fails(capsys, "pretrain", "patterns:100", "--out", run, "--views", "1")
+    assert "cannot be used here" in fails(capsys, "pretrain", "patterns:100", "--out", run, "--device", "gpu")
     assert "larger than the 100 images" in fails(
         capsys, "pretrain", "patterns:100", "--out", run, *TINY, "--batch-size", "128"
     )

@@ -154,7 +154,7 @@ def test_test_comes_before_val_and_alone_splits_nothing(tmp_path):
 ])  # fmt: skip
 def test_splits_must_hold_the_same_classes(tmp_path, names):
     fill(tmp_path, *names)
-    with pytest.raises(ValueError, match=r"different classes, such as .*odd.*: every split must hold"):
+    with pytest.raises(ValueError, match=r"different classes, such as .*odd.*: both must hold"):
         open_source(str(tmp_path))
 
 

@@ -143,6 +143,46 @@ def test_pairs_are_those_of_the_graph(tmp_path):
     assert records(run, "epoch")[-1]["pairs"] == 12 * 16 * 3
 
 
+def test_a_run_goes_on_with_its_own_images_alone(tmp_path, monkeypatch, capsys):
+    source = folder_of_images(tmp_path / "images", [(32, 32)])
+    (tmp_path / "images" / "train" / "notes.txt").write_text("no image")
+    monkeypatch.chdir(tmp_path)
+    config = replace(TINY, source="images", epochs=1, batch_size=8)
+    pretrain(config, tmp_path / "run", console=Console(stderr=True))
+    said = " ".join(capsys.readouterr().err.split())
+    assert "24 images of 2 classes, 24 held out" in said
+    assert "1 .txt" in said
+    monkeypatch.chdir("/")
+    resume(tmp_path / "run", console=QUIET)
+    (tmp_path / "images").rename(tmp_path / "moved")
+    pretrain(replace(config, source=str(tmp_path / "moved")), tmp_path / "run", console=QUIET)
+    (tmp_path / "moved" / "train" / "class0" / "0.png").unlink()
+    with pytest.raises(ValueError, match="have changed since it began"):
+        pretrain(replace(config, source=str(tmp_path / "moved")), tmp_path / "run", console=QUIET)
+    assert source
+
+
+def test_loading_leaves_the_random_numbers_of_the_caller_alone(tmp_path):
+    pretrain(replace(TINY, epochs=1), tmp_path / "run", console=QUIET)
+    before = torch.get_rng_state()
+    encoder = ecpp.load(tmp_path / "run")
+    assert torch.equal(before, torch.get_rng_state())
+    assert encoder.preprocess.size == 32
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    with pytest.raises(FileNotFoundError, match="no checkpoint yet"):
+        ecpp.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_image_is_named_in_one_sentence(tmp_path, workers):
+    source = folder_of_images(tmp_path / "images", [(40, 60), (90, 50)])
+    (tmp_path / "images" / "train" / "class0" / "0.png").write_bytes(b"no image")
+    config = replace(TINY, source=source, epochs=1, batch_size=24, large=32, workers=workers)
+    with pytest.raises(ValueError, match=r"^cannot read the image .*0\.png") as e:
+        pretrain(config, tmp_path / "run", console=QUIET)
+    assert "Traceback" not in str(e.value)
+
+
 def test_the_same_command_goes_on_and_another_config_is_refused(tmp_path, capsys):
     run = tmp_path / "run"
     pretrain(TINY, run, console=QUIET)
@@ -189,7 +229,7 @@ def test_images_of_several_sizes_train_the_same_with_any_number_of_workers(tmp_p
     for workers in (0, 2):
         pretrain(replace(config, workers=workers), tmp_path / f"run{workers}", console=QUIET)
     assert same_weights(tmp_path / "run0", tmp_path / "run2")
-    result = evaluate_run(tmp_path / "run0", console=QUIET)
+    result = evaluate_run(tmp_path / "run0")
     assert {r["protocol"]: r["labels"] for r in result["results"]} == {"linear": 24, "knn": 24}
 
 
@@ -197,16 +237,16 @@ def test_evaluation_says_what_its_numbers_are(tmp_path):
     run = tmp_path / "run"
     source = folder_of_images(tmp_path / "images", [(32, 32)])
     pretrain(replace(TINY, source=source, epochs=1, batch_size=8), run, console=QUIET)
-    result = evaluate_run(run, console=QUIET)
+    result = evaluate_run(run)
     assert json.loads((run / "evaluation.json").read_text()) == result
     for r in result["results"]:
         assert r["top1"] >= 0.9  # the colour of a class is plain to see
         assert 0 <= r["floor"] <= 1
         assert (r["labels"], r["tested"]) == (24, 24)
         assert "frozen" in r["details"]
-    half = evaluate_run(run, source, limit=12, console=QUIET)
+    half = evaluate_run(run, source, limit=12)
     assert half["results"][0]["labels"] == 12
-    assert evaluate_run(run, "patterns:100", console=QUIET)["classes"] == 10
+    assert evaluate_run(run, "patterns:100")["classes"] == 10
 
 
 def test_evaluation_without_labels_says_what_to_do(tmp_path):
@@ -218,11 +258,11 @@ def test_evaluation_without_labels_says_what_to_do(tmp_path):
     pretrain(replace(TINY, source=str(flat), epochs=1, batch_size=8), run, console=QUIET)
     assert "knn" not in records(run, "epoch")[0]
     with pytest.raises(ValueError, match="one folder per class"):
-        evaluate_run(run, console=QUIET)
+        evaluate_run(run)
     labelled = folder_of_images(tmp_path / "images", [(32, 32)])
     with pytest.raises(ValueError, match="--val"):
-        evaluate_run(run, labelled + "/train", console=QUIET)
-    assert evaluate_run(run, labelled + "/train", val=labelled + "/test", console=QUIET)["results"]
+        evaluate_run(run, labelled + "/train")
+    assert evaluate_run(run, labelled + "/train", val=labelled + "/test")["results"]
 
 
 def test_the_encoder_is_tried_at_every_size_before_anything_is_written(tmp_path):
@@ -265,6 +305,11 @@ def test_recipes_name_what_they_settle(name):
     ({"crop_scale": [0.2]}, "'crop_scale'"),
     ({"tau": -1.0}, "--tau must be a number above 0"),
     ({"ema": 1.0}, "--ema"),
+    ({"ema": 0.9}, "--ema belongs to --method byol"),
+    ({"method": "byol", "tau": 0.5}, "--tau belongs to --method simclr"),
+    ({"method": "byol", "loss": "vanilla"}, "--loss belongs"),
+    ({"optimizer": "adamw", "momentum": 0.5}, "--momentum belongs"),
+    ({"warmup": 2.0}, "--warmup 2 leaves nothing of 2 epochs"),
 ])  # fmt: skip
 def test_a_config_is_read_strictly(change, hint):
     with pytest.raises(ValueError, match=hint):

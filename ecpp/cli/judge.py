@@ -16,13 +16,15 @@ class Evaluate:
     run: tyro.conf.Positional[Path]
     """The run folder."""
     source: tyro.conf.Positional[str | None] = None
-    """Labelled images with train and test splits (default: the run's own source)."""
+    """Labelled images with train and test splits ; None takes the run's own source."""
     val: str | None = None
-    """Labelled images to count on, if the source has no test split."""
+    """Labelled images to count on, if the source has no test split of its own."""
     limit: int | None = None
-    """Use at most this many labels, of every class alike."""
+    """Use at most this many labels, of every class alike; None takes all."""
     workers: int | None = None
-    """Processes that decode large images (default: as in the run)."""
+    """Processes that decode large images; None takes as many as the run."""
+    momentum: float | None = None
+    """Momentum of the linear probe; None takes the paper's: 0.9, or 0.995 for ImageNet's look (a misprint?)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,12 @@ def evaluate(argv: list[str]) -> None:
     from ecpp.run import evaluate_run
 
     result = evaluate_run(
-        options.run, options.source, val=options.val, limit=options.limit, workers=options.workers
+        options.run,
+        options.source,
+        val=options.val,
+        limit=options.limit,
+        workers=options.workers,
+        momentum=options.momentum,
     )
     print_table([options.run])
     for r in result["results"]:

@@ -1,6 +1,6 @@
 """From bytes to decoded images, and which of them come when."""
 
-from ecpp.data.source import Images, Splits, open_source, subset
+from ecpp.data.source import Images, Splits, Subset, check_classes, open_source, subset
 from ecpp.data.stream import Stream
 
-__all__ = ["Images", "Splits", "Stream", "open_source", "subset"]
+__all__ = ["Images", "Splits", "Stream", "Subset", "check_classes", "open_source", "subset"]

@@ -1,13 +1,14 @@
 """Any folder of images: recursive, with or without class folders, with or without splits."""
 
 import os
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ecpp.data.source import Splits, decode_all, merge_classes
+from ecpp.data.source import Splits, check_classes, decode_all
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 HELD_OUT = ("test", "val", "valid", "validation")
@@ -18,7 +19,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.files = sorted(_walk(root))
+        self.files, self.left_out = _walk(root)
         if not self.files:
             known = " ".join(sorted(EXTENSIONS))
             raise ValueError(f"no images below {root}: looked for files that end in {known}")
@@ -48,22 +49,27 @@ class Folder:
         return decode_all(self)
 
 
-def _walk(root: Path) -> list[str]:
-    """Paths of image files relative to `root`, with forward slashes; hidden files and folders are left out.
+def _walk(root: Path) -> tuple[list[str], Counter[str]]:
+    """Sorted paths of image files relative to `root`, with forward slashes; and the endings of all other files.
 
-    Links to folders are followed, save those that lead back to a folder above them.
+    Hidden files and folders do not count. Links to folders are followed, save those that lead back to a
+    folder above them.
     """
-    found = []
+    found: list[str] = []
+    others: Counter[str] = Counter()
     for folder, below, files in os.walk(root, onerror=_refuse, followlinks=True):
         below[:] = [d for d in below if not (d.startswith(".") or _leads_back(Path(folder, d)))]
         here = Path(folder).relative_to(root).as_posix()
         prefix = "" if here == "." else f"{here}/"
-        found += [
-            prefix + f
-            for f in files
-            if os.path.splitext(f)[1].lower() in EXTENSIONS and not f.startswith(".")
-        ]
-    return found
+        for name in files:
+            ending = os.path.splitext(name)[1].lower()
+            if name.startswith("."):
+                continue
+            if ending in EXTENSIONS:
+                found.append(prefix + name)
+            else:
+                others[ending or "without ending"] += 1
+    return sorted(found), others
 
 
 def _refuse(error: OSError) -> None:
@@ -101,7 +107,15 @@ def open_folder(root: Path) -> Splits:
         raise ValueError(f"{root} is a file: give the folder that holds the images")
     held_out = [root / name for name in HELD_OUT if (root / name).is_dir()]
     if not ((root / "train").is_dir() and held_out):
-        return Splits(Folder(root), None)
+        images = Folder(root)
+        return Splits(images, None, _notes(images))
     train, test = Folder(root / "train"), Folder(held_out[0])
-    merge_classes([train.classes, test.classes])
-    return Splits(train, test)
+    check_classes(train, test)
+    return Splits(train, test, _notes(train) + _notes(test))
+
+
+def _notes(images: Folder) -> tuple[str, ...]:
+    if not images.left_out:
+        return ()
+    kinds = ", ".join(f"{n:,} {ending}" for ending, n in images.left_out.most_common(6))
+    return (f"left out in {images.root}, as they do not end like an image: {kinds}",)

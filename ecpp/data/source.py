@@ -1,6 +1,5 @@
 """What a source of images is, and how its name becomes one."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +40,7 @@ class Splits:
 
     train: Images
     test: Images | None
+    notes: tuple[str, ...] = ()  # what a person should know: files that were left out, say
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class Subset:
 
     @cached_property
     def _pixels(self) -> Tensor | None:
-        return decode_all(self)
+        decoded = vars(self.whole).get("_pixels")  # taken if it is there, but not asked for
+        return decode_all(self) if decoded is None else decoded[self.indices]
 
 
 def decode_all(images: Images) -> Tensor | None:
@@ -136,14 +137,11 @@ def open_source(name: str) -> Splits:
     return open_folder(Path(name).expanduser())
 
 
-def merge_classes(splits: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """One class list for all splits, which must agree."""
-    first, *others = splits
-    for other in others:
-        if other != first:
-            odd = sorted(set(first) ^ set(other))[:5]
-            raise ValueError(
-                f"the splits have different classes, such as {', '.join(odd) or 'the same in another order'}: "
-                "every split must hold the same class folders"
-            )
-    return first
+def check_classes(train: Images, test: Images) -> None:
+    """Two splits must number the same classes alike."""
+    if train.classes != test.classes:
+        odd = sorted(set(train.classes) ^ set(test.classes))[:5]
+        raise ValueError(
+            f"training and held-out images have different classes, such as {', '.join(odd) or 'in another order'}: "
+            "both must hold the same class folders"
+        )

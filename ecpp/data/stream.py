@@ -15,7 +15,7 @@ _ORDER = -1  # the place of a view in the coordinates of a draw, where the order
 
 
 class Stream:
-    """Batches of K views. Every epoch is a new order of all images; what fills no batch waits for the next.
+    """Batches of K views. Every epoch is a new order of all images; the last few that fill no batch are left out.
 
     Small images of one size lie in memory and are rendered on `device`; others are decoded once for
     all views by `workers` processes, which send crops, and finished on `device`.
@@ -81,7 +81,10 @@ class Stream:
             pin_memory=pinned,
             generator=torch.Generator(),  # the global one belongs to the model
         )
-        for epoch, samples, sizes, crops in loader:
+        for batch in loader:
+            if isinstance(batch, ValueError):
+                raise batch
+            epoch, samples, sizes, crops = batch
             params = draw(self.plan, samples, sizes, seed=self.seed, epoch=epoch)
             crops = [c.to(self.device, non_blocking=pinned) for c in crops]
             yield finish(self.plan, crops, samples, params)
@@ -104,22 +107,29 @@ class _Steps(Sampler[list[_Key]]):
             yield [(epoch, i) for i in self.stream.samples(step).tolist()]
 
 
-class _Crops(Dataset[_Item]):
+class _Crops(Dataset[_Item | ValueError]):
     """A worker's share: one file, decoded once, cut into all its views."""
 
     def __init__(self, images: Images, plan: ViewPlan, seed: int) -> None:
         self.images, self.plan, self.seed = images, plan, seed
 
-    def __getitem__(self, key: _Key) -> _Item:
+    def __getitem__(self, key: _Key) -> _Item | ValueError:
         epoch, sample = key
-        image = self.images.read(sample)
+        try:
+            image = self.images.read(sample)
+        except ValueError as e:
+            return e  # raised in the main process, as one sentence and not as a worker's traceback
         size = torch.tensor(image.shape[1:])
         params = draw(self.plan, torch.tensor([sample]), size[None], seed=self.seed, epoch=epoch)
         return epoch, sample, size, crop_views(self.plan, image, params)
 
 
-def _collate(items: list[_Item]) -> tuple[int, Tensor, Tensor, list[Tensor]]:
-    epochs, samples, sizes, crops = zip(*items, strict=True)
+def _collate(items: list[_Item | ValueError]) -> tuple[int, Tensor, Tensor, list[Tensor]] | ValueError:
+    for item in items:
+        if isinstance(item, ValueError):
+            return item
+    read = [item for item in items if not isinstance(item, ValueError)]
+    epochs, samples, sizes, crops = zip(*read, strict=True)
     groups = [torch.stack(parts, dim=1) for parts in zip(*crops, strict=True)]  # (V, N, C, S, S) each
     return epochs[0], torch.tensor(samples), torch.stack(sizes), groups
 

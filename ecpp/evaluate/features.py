@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ecpp.data import Images
+from ecpp.data import Images, Subset
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,23 @@ class Preprocess:
         return x
 
 
-class _Prepared(Dataset[Tensor]):
+class _Prepared(Dataset[Tensor | ValueError]):
     def __init__(self, images: Images, preprocess: Preprocess) -> None:
         self.images, self.preprocess = images, preprocess
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> Tensor:
-        return self.preprocess.geometry(self.images.read(index)[None])[0]
+    def __getitem__(self, index: int) -> Tensor | ValueError:
+        try:
+            return self.preprocess.geometry(self.images.read(index)[None])[0]
+        except ValueError as e:
+            return e  # raised in the main process, as one sentence and not as a worker's traceback
+
+
+def _collate(items: list[Tensor | ValueError]) -> Tensor | ValueError:
+    wrong = [item for item in items if isinstance(item, ValueError)]
+    return wrong[0] if wrong else torch.stack([item for item in items if isinstance(item, Tensor)])
 
 
 def batches(images: Images, preprocess: Preprocess, *, batch_size: int, workers: int = 0) -> Iterator[Tensor]:
@@ -63,9 +71,17 @@ def batches(images: Images, preprocess: Preprocess, *, batch_size: int, workers:
         for part in torch.split(pixels, batch_size):
             yield preprocess.geometry(part)
         return
-    yield from DataLoader(
-        _Prepared(images, preprocess), batch_size, num_workers=workers, generator=torch.Generator()
+    loader = DataLoader(
+        _Prepared(images, preprocess),
+        batch_size,
+        num_workers=workers,
+        collate_fn=_collate,
+        generator=torch.Generator(),
     )
+    for part in loader:
+        if isinstance(part, ValueError):
+            raise part
+        yield part
 
 
 @torch.no_grad()
@@ -85,9 +101,9 @@ def features(
     out: list[Tensor] = []
     for part in batches(images, preprocess, batch_size=batch_size, workers=workers):
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
-            out.append(encoder(preprocess.normalise(part.to(device))).float())
+            out.append(encoder(preprocess.normalise(part.to(device))).float().cpu())
     encoder.train(was_training)
-    return torch.cat(out).cpu()
+    return torch.cat(out)
 
 
 @torch.no_grad()
@@ -97,20 +113,26 @@ def calibrate(
     preprocess: Preprocess,
     *,
     count: int = 50,
+    seed: int = 0,
     workers: int = 0,
     bf16: bool = False,
 ) -> None:
-    """Set the BatchNorm statistics of an untrained encoder to their mean over `count` batches of images."""
+    """Set the BatchNorm statistics of an untrained encoder to their mean over random batches of images.
+
+    Random, because a folder is sorted by class: in its order a batch would hold one class alone.
+    """
     norms = [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        return
     momenta = [m.momentum for m in norms]
     for m in norms:
         m.reset_running_stats()
         m.momentum = None  # a plain mean over all batches
     encoder.train()
     device = next(encoder.parameters()).device
-    for i, part in enumerate(batches(images, preprocess, batch_size=256, workers=workers)):
-        if i == count:
-            break
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    chosen = Subset(images, order[: count * 256])
+    for part in batches(chosen, preprocess, batch_size=256, workers=workers):
         if len(part) > 1:
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
                 encoder(preprocess.normalise(part.to(device)))

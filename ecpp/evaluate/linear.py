@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -62,14 +61,14 @@ def fit_linear(
     x = torch.cat([train, torch.ones(len(train), 1)], dim=1)  # the last column carries the bias
     w = torch.randn(x.shape[1], classes, generator=g).mul_(0.01)
     w[-1] = 0
-    target = F.one_hot(train_labels, classes).float()
     batch = min(protocol.batch_size, len(x))
     steps = math.ceil(len(x) / batch)
     velocity, total, step = torch.zeros_like(w), steps * protocol.epochs, 0
     for _ in range(protocol.epochs):
         for index in torch.split(torch.randperm(len(x), generator=g), batch):
             rows = x[index]
-            error = torch.softmax(rows @ w, dim=1).sub_(target[index])  # (B, classes)
+            error = torch.softmax(rows @ w, dim=1)  # (B, classes)
+            error[torch.arange(len(index)), train_labels[index]] -= 1
             gradient = torch.addmm(w, rows.T, error, beta=protocol.weight_decay, alpha=1 / len(index))
             velocity.mul_(protocol.momentum).add_(gradient)
             lr = protocol.lr * 0.5 * (1 + math.cos(math.pi * step / total))

@@ -1,5 +1,6 @@
 """From a config to objects. Choices that depend on the data or the machine are made here, once."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -7,21 +8,20 @@ import sys
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from ecpp.config import Config
-from ecpp.data import Images, Splits, Stream, open_source, subset
+from ecpp.data import Images, Splits, Stream, check_classes, open_source, subset
 from ecpp.evaluate import Preprocess
 from ecpp.method import BYOL, Method, SimCLR
 from ecpp.model import create_encoder, mlp, probe
 from ecpp.objective.pairs import GRAPHS, count
 from ecpp.train.optim import default_lr, default_warmup
-from ecpp.views import CIFAR, IMAGENET, ViewPlan, plan
-
-SMALL_IMAGE = 64
+from ecpp.views import ViewPlan, plan
+from ecpp.views.plan import LOOKS, SMALL_IMAGE
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Data:
 
     train: Images
     held_out: Images | None
+    notes: tuple[str, ...] = ()
 
 
 def open_data(config: Config) -> Data:
@@ -40,38 +41,51 @@ def open_data(config: Config) -> Data:
         held_out = held_out_images(open_source(config.val))
     if splits.train.labels is not None and held_out is not None and held_out.labels is not None:
         check_classes(splits.train, held_out)
-    return Data(subset(splits.train, config.limit, config.seed), held_out)
+    return Data(subset(splits.train, config.limit, config.seed), held_out, splits.notes)
 
 
 def held_out_images(splits: Splits) -> Images:
     """What a source named by --val stands for: its test split, or all of it."""
-    return splits.test or splits.train
+    return splits.train if splits.test is None else splits.test
 
 
-def check_classes(train: Images, test: Images) -> None:
-    if train.classes != test.classes:
-        odd = sorted(set(train.classes) ^ set(test.classes))[:5]
-        raise ValueError(f"training and held-out images have different classes, such as {', '.join(odd)}")
+def absolute(config: Config) -> Config:
+    """The config with the folders it names written in full, so that a run can go on from anywhere."""
+
+    def full(source: str) -> str:
+        path = Path(source).expanduser()
+        return str(path.resolve()) if path.is_dir() else source
+
+    return replace(config, source=full(config.source), val=config.val and full(config.val))
 
 
 def resolve(config: Config, images: Images) -> Config:
     """Every None replaced by what the images, the machine or the paper's rules say."""
-    large = config.large or _natural_size(images)
-    small_data = large <= SMALL_IMAGE
-    small = config.small or (large if large < 192 else 96)
+    config = resolve_views(config, config.large or _natural_size(images))
+    device = usable_device(config.device)
+    return replace(
+        config,
+        projector_layers=config.projector_layers or (2 if config.look == "cifar" else 3),
+        precision=precision_on(device) if config.precision == "auto" else config.precision,
+        device=device,
+        threads=config.threads or torch.get_num_threads(),
+        workers=min(8, (os.cpu_count() or 1) - 1) if config.workers is None else config.workers,
+    )
+
+
+def resolve_views(config: Config, large: int) -> Config:
+    """The choices that follow from the size of the large views and from the other options alone."""
+    view_plan = plan(config.views, large=large, n_simclr=config.n_simclr)
+    constant = config.schedule == "constant"
+    warmup = 0.0 if constant else default_warmup(config.epochs)
     return replace(
         config,
         large=large,
-        small=small,
-        n_simclr=config.n_simclr or max(2, -(-config.views // 2)),
-        look=config.look or ("cifar" if small_data else "imagenet"),
-        projector_layers=config.projector_layers or (2 if small_data else 3),
+        small=config.small or (large if large < 192 else 96),
+        n_simclr=sum(v.colour is not None for v in view_plan.views),
+        look=config.look or ("cifar" if large <= SMALL_IMAGE else "imagenet"),
         lr=config.lr or default_lr(config.optimizer, config.batch_size),
-        warmup=default_warmup(config.epochs) if config.warmup is None else config.warmup,
-        precision=_precision(config),
-        device=config.device or best_device(),
-        threads=config.threads or torch.get_num_threads(),
-        workers=min(8, (os.cpu_count() or 1) - 1) if config.workers is None else config.workers,
+        warmup=warmup if config.warmup is None else config.warmup,
     )
 
 
@@ -82,17 +96,25 @@ def _natural_size(images: Images) -> int:
     return side if side <= SMALL_IMAGE else 224
 
 
-def best_device() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+def usable_device(name: str | None) -> str:
+    """The device of that name, or the best there is; one that is not here is an error."""
+    if name is None:
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as e:
+        reason = str(e).split("\n")[0][:160]
+        raise ValueError(
+            f"the device {name!r} cannot be used here ({reason}): --device cpu always can"
+        ) from e
+    return name
 
 
-def _precision(config: Config) -> Any:
+def precision_on(name: str) -> Literal["bf16", "fp32"]:
     """bf16 where the hardware computes in it; elsewhere it would be slower than fp32."""
-    if config.precision != "auto":
-        return config.precision
-    device = torch.device(config.device or best_device())
+    device = torch.device(name)
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device.type == "cpu":
@@ -110,7 +132,7 @@ def build_plan(config: Config) -> ViewPlan:
         large=config.large or 0,
         small=config.small,
         n_simclr=config.n_simclr,
-        look={"cifar": CIFAR, "imagenet": IMAGENET}[config.look or "cifar"],
+        look=LOOKS[config.look or "cifar"],
         crop_scale=config.crop_scale,
     )
 
@@ -174,7 +196,7 @@ def build_preprocess(config: Config) -> Preprocess:
 
 
 def name_of(config: Config) -> str:
-    """What a report calls a run: ECPP×K is SimCLR×K by the paper's loss and views."""
+    """What a report calls a run: ECPP×K is SimCLR×K with K > 2 views, all pairs and the paper's loss."""
     if config.method == "byol":
         return f"BYOL×{config.views}"
     is_ecpp = config.views > 2 and config.loss == "ecpp" and config.pairing == "full"
@@ -184,6 +206,14 @@ def name_of(config: Config) -> str:
 def pairs_per_image(config: Config) -> int:
     """How many pairs of its graph teach for every image."""
     return count(GRAPHS[config.pairing](config.views))
+
+
+def fingerprint(images: Images) -> dict[str, Any]:
+    """What tells one set of images from another: their number and a hash of their names, in order."""
+    names = hashlib.sha256()
+    for i in range(len(images)):
+        names.update(images.name(i).encode("utf-8", "surrogateescape") + b"\0")
+    return {"count": len(images), "names": names.hexdigest()[:16]}
 
 
 def describe_plan(config: Config) -> dict[str, Any]:
@@ -203,7 +233,7 @@ def environment(config: Config) -> dict[str, Any]:
         "python": platform.python_version(),
         **{p: version(p) for p in ("torch", "torchvision", "timm")},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        "device": torch.cuda.get_device_name() if config.device == "cuda" else config.device,
+        "device": torch.cuda.get_device_name() if (config.device or "").startswith("cuda") else config.device,
         "threads": config.threads,
         "git": _git(),
     }

@@ -1,14 +1,11 @@
 """What a setting means and costs, in words and numbers."""
 
-from dataclasses import replace
-
 from rich.console import Console
 from rich.table import Table
 
 from ecpp.config import Config
 from ecpp.objective.pairs import GRAPHS, count
 from ecpp.run import build
-from ecpp.train.optim import default_lr, default_warmup
 from ecpp.views import View
 
 
@@ -20,15 +17,7 @@ def explain(config: Config) -> None:
         images = build.open_data(config).train
         config = build.resolve(config, images)
     else:
-        large = config.large or 224
-        config = replace(
-            config,
-            large=large,
-            small=config.small or (large if large < 192 else 96),
-            look=config.look or ("cifar" if large <= build.SMALL_IMAGE else "imagenet"),
-            lr=config.lr or default_lr(config.optimizer, config.batch_size),
-            warmup=default_warmup(config.epochs) if config.warmup is None else config.warmup,
-        )
+        config = build.resolve_views(config, config.large or 224)
     plan = build.build_plan(config)
     table = Table("view", "kind", "side", "crop", "flip", "colour")
     for i, view in enumerate(plan.views, 1):
@@ -38,11 +27,16 @@ def explain(config: Config) -> None:
     graphs = ", ".join(f"{name} {count(graph(plan.k))}" for name, graph in GRAPHS.items())
     pairs = build.pairs_per_image(config)
     console.print(f"pairs per image: {pairs} ({config.pairing}; {graphs})")
-    two = 2 * plan.relative_compute / 4
     console.print(
         f"encoder work per image: {plan.relative_compute:.4g} passes of a {plan.large}-px view, "
-        f"{two:.3g} times that of two views; {pairs / plan.relative_compute:.3g} pairs per pass"
+        f"{plan.relative_compute / 2:.3g} times that of two views; {pairs / plan.relative_compute:.3g} pairs per pass"
     )
+    if config.method == "byol":
+        console.print("BYOL's target sees all views too: as many passes again, without a backward pass")
+    if plan.k > 2 and len(plan.groups) == 1:
+        console.print(
+            f"all views are of {plan.large} px: a smaller --small makes the {plan.k - 2} extra ones cheap"
+        )
     console.print(
         f"learning rate {config.lr:g} after {config.warmup:g} epochs of warm-up, {config.schedule}, "
         f"{config.optimizer}; pairs are {'summed' if config.pair_reduction == 'sum' else 'averaged'}"

@@ -1,22 +1,24 @@
 """The numbers of a run: kNN and linear accuracy beside those of a random encoder."""
 
-import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from ecpp.config import Config
-from ecpp.data import Images, open_source, subset
+from ecpp.data import Images, check_classes, open_source, subset
 from ecpp.evaluate import LinearProtocol, calibrate, features, knn_accuracy, linear_probe
 from ecpp.evaluate.linear import IMAGENET_PROTOCOL
 from ecpp.run import build
 from ecpp.run.folder import RunFolder, write_json
 from ecpp.run.weights import load
+
+FLOOR = "the same encoder untrained, BatchNorm statistics calibrated, same probe"
+KNN = "20 nearest by cosine, votes weighted by exp(similarity / 0.07), frozen un-augmented features"
 
 
 def evaluate_run(
@@ -26,44 +28,46 @@ def evaluate_run(
     val: str | None = None,
     limit: int | None = None,
     workers: int | None = None,
-    console: Console | None = None,
+    momentum: float | None = None,
 ) -> dict[str, Any]:
     """Judge a run's encoder on `source` (default: its own) and write RUN/evaluation.json.
 
     The probe learns from all training images with their labels (at most `limit`), whatever number of
-    images the run itself used, and is counted on all held-out ones.
+    images the run itself used, and is counted on all held-out ones. `momentum` is the linear probe's.
     """
-    console = console or Console(stderr=True)
     folder = RunFolder(run)
     config = folder.resolved()
     torch.set_num_threads(config.threads or 1)
     train, test, source = _labelled(config, source, val, limit)
     encoder = load(run)
     preprocess = build.build_preprocess(config)
-    device = build.best_device()
-    bf16 = config.precision == "bf16"
+    device = build.usable_device(None)
+    bf16 = config.precision == "bf16" and build.precision_on(device) == "bf16"
     workers = (config.workers or 0) if workers is None else workers
+    protocol = _protocol(config, momentum)
 
     def judge(net: nn.Module) -> dict[str, tuple[float, float]]:
         started = time.perf_counter()
         net = net.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         sides = [features(net, images, preprocess, workers=workers, bf16=bf16) for images in (train, test)]
         extraction = time.perf_counter() - started
-        return _protocols(config, sides, [train.labels, test.labels], len(train.classes), extraction)  # type: ignore[list-item]
+        results = _protocols(protocol, config.seed, sides, [train.labels, test.labels], len(train.classes))  # type: ignore[list-item]
+        return {name: (top1, extraction + seconds) for name, (top1, seconds) in results.items()}
 
     trained = judge(encoder)
-    floor_encoder = build.build_encoder(config).to(device)
-    calibrate(floor_encoder, train, preprocess, workers=workers, bf16=bf16)
-    floor = judge(floor_encoder)
+    untrained = build.build_encoder(config).to(device)
+    calibrate(untrained, train, preprocess, seed=config.seed, workers=workers, bf16=bf16)
+    floor = judge(untrained)
+    details = {"linear": protocol.describe(), "knn": KNN}
     results = [
         {
             "protocol": name,
             "top1": top1,
             "floor": floor[name][0],
-            "floor_is": "the same encoder untrained, BatchNorm statistics calibrated, same probe",
+            "floor_is": FLOOR,
             "labels": len(train),
             "tested": len(test),
-            "details": _details(config)[name],
+            "details": details[name],
             "seconds": seconds,
         }
         for name, (top1, seconds) in trained.items()
@@ -91,45 +95,33 @@ def _labelled(
             f"{name} has no labelled images to count on: put them into train/ and test/ folders, "
             "or name others by --val"
         )
-    build.check_classes(splits.train, test)
+    check_classes(splits.train, test)
     return subset(splits.train, limit, config.seed), test, name
 
 
-def _protocol(config: Config) -> LinearProtocol:
-    return LinearProtocol() if config.look == "cifar" else IMAGENET_PROTOCOL
-
-
-def _details(config: Config) -> dict[str, str]:
-    return {
-        "linear": _protocol(config).describe(),
-        "knn": "20 nearest by cosine, votes weighted by exp(similarity / 0.07), frozen un-augmented features",
-    }
+def _protocol(config: Config, momentum: float | None) -> LinearProtocol:
+    """The paper's probe for the look of the run; its momentum of 0.995 for ImageNet may be a misprint of 0.9."""
+    protocol = LinearProtocol() if config.look == "cifar" else IMAGENET_PROTOCOL
+    if momentum is None:
+        return protocol
+    if not 0 <= momentum < 1:
+        raise ValueError(f"--momentum must be at least 0 and below 1, but is {momentum}")
+    return replace(protocol, momentum=momentum)
 
 
 def _protocols(
-    config: Config, sides: list[Tensor], labels: list[Tensor], classes: int, extraction: float
+    protocol: LinearProtocol, seed: int, sides: list[Tensor], labels: list[Tensor], classes: int
 ) -> dict[str, tuple[float, float]]:
-    """(top-1, seconds) of each protocol; the seconds include the features."""
+    """(top-1, seconds) of each protocol."""
 
     def timed(f: Callable[[], float]) -> tuple[float, float]:
         started = time.perf_counter()
-        value = f()
-        return value, extraction + time.perf_counter() - started
+        return f(), time.perf_counter() - started
 
     (train, test), (y, y_test) = sides, labels
     return {
         "linear": timed(
-            lambda: linear_probe(
-                train, y, test, y_test, classes=classes, protocol=_protocol(config), seed=config.seed
-            )
+            lambda: linear_probe(train, y, test, y_test, classes=classes, protocol=protocol, seed=seed)
         ),
         "knn": timed(lambda: knn_accuracy(train, y, test, y_test)),
     }
-
-
-def read_evaluation(folder: RunFolder) -> dict[str, Any] | None:
-    """What `evaluate_run` wrote, if it has been called."""
-    if not folder.evaluation.exists():
-        return None
-    value: dict[str, Any] = json.loads(folder.evaluation.read_text())
-    return value

@@ -49,7 +49,7 @@ def neighbours_picture(
     config = folder.resolved()
     data = build.open_data(config)
     bank = subset(data.train, among, config.seed)
-    asked = subset(data.held_out or data.train, queries, config.seed + 1)
+    asked = subset(data.train if data.held_out is None else data.held_out, queries, config.seed + 1)
     preprocess = build.build_preprocess(config)
     bf16 = config.precision == "bf16"
     untrained = build.build_encoder(config)
@@ -72,7 +72,6 @@ def _nearest(
     """(queries, count) indices into the bank, the most similar first."""
     sides = [F.normalize(features(net, x, preprocess, bf16=bf16), dim=1) for x in (asked, bank)]
     similarity = sides[0] @ sides[1].T
-    similarity[similarity > 1 - 1e-6] = -1  # an image is not its own neighbour
     return similarity.topk(count, dim=1).indices
 
 

@@ -21,29 +21,33 @@ from ecpp.train.progress import Display
 
 KNN_IMAGES = 10_000  # at most, on either side, for the kNN of each epoch
 SAVE_EVERY = 600.0  # seconds between two checkpoints within an epoch, which may take hours
-_FREE = frozenset({"workers", "log_every"})  # what may change in the middle of a run: no weight depends on it
+# What may change in the middle of a run: no weight depends on it (the images themselves are compared).
+_FREE = frozenset({"workers", "log_every", "source"})
 
 
 def pretrain(config: Config, out: Path, *, console: Console | None = None) -> RunFolder:
     """Pretrain into `out`; a run that is already there goes on if its config is the same, else it stands."""
+    config = build.absolute(config)
     folder = RunFolder(out)
-    if folder.about.exists():
+    begun = folder.about.exists()
+    if begun:
         _check_same(folder, config)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} exists and is no run: choose another --out, or empty it")
     console = console or Console(stderr=True)
     data = build.open_data(config)
-    if folder.about.exists():
-        resolved = folder.resolved()
-        resolved = replace(resolved, **{f: getattr(build.resolve(config, data.train), f) for f in _FREE})
-    else:
-        resolved = build.resolve(config, data.train)
+    resolved = build.resolve(config, data.train)
+    if begun:
+        _check_images(folder, data.train)
+        resolved = replace(folder.resolved(), **{f: getattr(resolved, f) for f in _FREE})
+        build.usable_device(resolved.device)
     torch.set_num_threads(resolved.threads or 1)
     method = build.build_method(resolved)
     stream = build.build_stream(resolved, data.train)
-    if not folder.about.exists():
+    if not begun:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(folder.about, _about(config, resolved))
+        write_json(folder.about, _about(config, resolved, data.train))
+    _announce(resolved, data, console)
     _run(resolved, folder, method, stream, data, console)
     return folder
 
@@ -51,6 +55,20 @@ def pretrain(config: Config, out: Path, *, console: Console | None = None) -> Ru
 def resume(out: Path, *, console: Console | None = None) -> RunFolder:
     """Go on with the run in `out`, as it was configured."""
     return pretrain(RunFolder(out).config(), out, console=console)
+
+
+def _announce(config: Config, data: build.Data, console: Console) -> None:
+    """What was found, and what will be done with it."""
+    for note in data.notes:
+        console.print(note, highlight=False)
+    train, held_out = data.train, data.held_out
+    classes = f"of {len(train.classes)} classes" if train.labels is not None else "without classes"
+    others = "no held-out ones" if held_out is None else f"{len(held_out):,} held out"
+    console.print(
+        f"{len(train):,} images {classes}, {others}; {config.encoder} on {config.device} in {config.precision}, "
+        f"views of {config.large} and {config.small} px, lr {config.lr:g}",
+        highlight=False,
+    )
 
 
 def _check_same(folder: RunFolder, config: Config) -> None:
@@ -63,11 +81,22 @@ def _check_same(folder: RunFolder, config: Config) -> None:
         )
 
 
-def _about(config: Config, resolved: Config) -> dict[str, Any]:
+def _check_images(folder: RunFolder, images: Images) -> None:
+    """Other images would make other steps, views and learning rates of the same numbers."""
+    before, now = folder.read().get("images"), build.fingerprint(images)
+    if before != now:
+        raise ValueError(
+            f"the images of {folder.path} have changed since it began ({before} there, {now} now): "
+            "bring them back to go on, or start a new run with another --out"
+        )
+
+
+def _about(config: Config, resolved: Config, images: Images) -> dict[str, Any]:
     return {
         "name": build.name_of(resolved),
         "config": config.to_json(),
         "resolved": resolved.to_json(),
+        "images": build.fingerprint(images),
         "plan": build.describe_plan(resolved),
         "environment": build.environment(resolved),
         "command": build.command_line(),
@@ -99,7 +128,7 @@ def _run(
         learning_rate,
         peak=config.lr or 0.0,
         total=total,
-        warmup=round((config.warmup or 0) * stream.steps_per_epoch) if config.schedule == "cosine" else 0,
+        warmup=round((config.warmup or 0) * stream.steps_per_epoch),
         schedule=config.schedule,
     )
     judge = _knn_judge(config, method, data)

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import torch
 from torch import nn
 
-from ecpp.run.build import build_encoder
+from ecpp.run.build import build_encoder, build_preprocess
 from ecpp.run.folder import RunFolder
 from ecpp.train import load_checkpoint
 
@@ -12,11 +13,18 @@ _PREFIX = "encoder."
 
 
 def load(run: str | Path) -> nn.Module:
-    """The encoder of a run, in eval mode on the CPU: (B, 3, H, W), normalised, to (B, `num_features`)."""
+    """The encoder of a run, in eval mode on the CPU: (B, 3, H, W) to (B, `num_features`).
+
+    `encoder.preprocess` says what it expects: the size, mean and std of its training.
+    """
     folder = RunFolder(Path(run))
     config = folder.resolved()
-    encoder = build_encoder(config)
+    if not folder.checkpoint.exists():
+        raise FileNotFoundError(f"{run} has no checkpoint yet: `ecpp resume {run}` goes on with it")
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        encoder = build_encoder(config)
     method = load_checkpoint(folder.checkpoint)["method"]
     weights = {k[len(_PREFIX) :]: v for k, v in method.items() if k.startswith(_PREFIX)}
     encoder.load_state_dict(weights, strict=True)
+    encoder.preprocess = build_preprocess(config)  # type: ignore[assignment]
     return encoder.eval()

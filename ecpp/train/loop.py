@@ -96,8 +96,8 @@ def train(
 def _check_finite(loss: float, step: int) -> None:
     if not math.isfinite(loss):
         raise ValueError(
-            f"the loss became {loss} by step {step}: training diverged. A lower --lr or --clip 1 usually helps; "
-            "the last checkpoint is from before"
+            f"the loss became {loss} by step {step}: training diverged. A lower --lr or --clip 1, with another "
+            "--out, usually helps; a checkpoint, if there is one, is from before"
         )
 
 

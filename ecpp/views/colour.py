@@ -87,12 +87,14 @@ def jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     starts = [
         int((before <= step).sum()) for step in range(3)
     ]  # images from here on do `step` before the hue
-    blends, amounts, hue = (t.to(x.device, non_blocking=True) for t in (blends, amounts, factors[:, _HUE]))
+    blends, amounts, hue = (
+        t.to(x.device, non_blocking=True) for t in (blends, amounts, factors[:, _HUE].to(x.dtype))
+    )
     x = x[sort.to(x.device, non_blocking=True)]
     for step, start in enumerate(starts):
         if start < len(x):
             x[start:] = blend(x[start:], blends[start:, step], amounts[start:, step])
-    x = shift_hue(x, hue.to(x.dtype))
+    x = shift_hue(x, hue)
     for step, stop in enumerate(starts):
         if stop:
             x[:stop] = blend(x[:stop], blends[:stop, step], amounts[:stop, step])
@@ -109,7 +111,11 @@ def apply(x: Tensor, params: Params, kernel: int) -> Tensor:
     """
     x = _where(x, params.jitter, lambda y, i: jitter(y, params.factors[i], params.order[i]))
     x = _where(x, params.grey, lambda y, i: luma(y)[:, None].expand_as(y))
-    x = _where(x, params.sigma > 0, lambda y, i: blur(y, params.sigma[i].to(y), kernel))
+    x = _where(
+        x,
+        params.sigma > 0,
+        lambda y, i: blur(y, params.sigma[i].to(y.dtype).to(y.device, non_blocking=True), kernel),
+    )
     return _where(x, params.solarize, lambda y, i: solarize(y))
 
 

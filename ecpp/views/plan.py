@@ -37,6 +37,7 @@ IMAGENET = Look(
     std=(0.229, 0.224, 0.225),
 )
 LOOKS = {"cifar": CIFAR, "imagenet": IMAGENET}
+SMALL_IMAGE = 64  # up to this side images are treated as CIFAR's, above as ImageNet's
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def plan(
     small = large if small is None else small
     if small > large:
         raise ValueError(f"small views ({small} px) are larger than the large ones ({large} px): swap them")
-    look = look or (CIFAR if large <= 64 else IMAGENET)
+    look = look or (CIFAR if large <= SMALL_IMAGE else IMAGENET)
     simclr = [View(large if i < 2 else small, crop_scale, colour=look.colour) for i in range(n_simclr)]
     crop_only = View(small, small_crop_scale or crop_scale, flip_p=0.0)
     return ViewPlan((*simclr, *[crop_only] * (k - n_simclr)), look.mean, look.std)

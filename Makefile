@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all check benchmarks clean
+.PHONY: demo test test-all check clean
 
 demo: $(READY)
 	$(BIN)/ecpp demo

@@ -96,6 +96,18 @@ def test_only_images_in_plain_sight_count(tmp_path):
     assert torch.equal(images.read(2), picture(seed=sum(map(ord, "grün ñandú 猫.png"))))
 
 
+def test_files_that_are_left_out_are_counted(tmp_path):
+    fill(tmp_path, "train/1.png", "test/2.png")
+    assert open_source(str(tmp_path)).notes == ()
+    for name in ("a.txt", "deep/b.TXT", "c.heic", "LICENSE", ".hidden.txt"):
+        (tmp_path / "train" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "train" / name).write_text("no image")
+    (note,) = open_source(str(tmp_path)).notes
+    assert note.startswith(f"left out in {tmp_path / 'train'}")
+    for part in ("2 .txt", "1 .heic", "1 without ending"):
+        assert part in note
+
+
 def test_links_to_folders_are_followed_and_loops_are_not(tmp_path):
     fill(tmp_path / "elsewhere", "1.png", "2.png")
     fill(tmp_path / "data", "b/3.png")
@@ -330,6 +342,17 @@ def test_a_subset_shows_what_the_whole_shows():
         assert torch.equal(part.read(i), whole.read(j))
     again = subset(part, 3, seed=0)
     assert torch.equal(again.read(2), whole.read(int(part.indices[again.indices[2]])))
+
+
+def test_a_subset_of_decoded_images_is_not_decoded_again(tmp_path):
+    images = fill(tmp_path, *(f"{i}.png" for i in range(6)))
+    whole = open_source(str(tmp_path)).train
+    whole.in_memory()
+    part = subset(whole, 3, seed=0)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    expected = torch.stack([images[part.name(i)] for i in range(3)])
+    assert torch.equal(part.in_memory(), expected)
 
 
 def test_limits_at_the_edge():
@@ -622,5 +645,8 @@ def test_a_broken_file_stops_the_stream_by_name(tmp_path):
         save(tmp_path / f"{i}.png", picture(20 + i, 20))
     (tmp_path / "2.png").write_bytes(b"no image")
     s = Stream(Folder(tmp_path), PLAN, batch_size=4, seed=0)
-    with pytest.raises(ValueError, match=r"cannot read the image .*2\.png"):
-        list(s.batches(0, 1))
+    for workers in (0, 1):
+        s.workers = workers
+        with pytest.raises(ValueError, match=r"^cannot read the image .*2\.png") as e:
+            list(s.batches(0, 1))
+        assert "\n" not in str(e.value)  # a sentence, and no worker's traceback

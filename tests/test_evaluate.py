@@ -114,6 +114,14 @@ def test_images_of_different_sizes_have_features_too(tmp_path):
         assert torch.allclose(got[i], alone[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_broken_file_among_the_images_is_named(folder, monkeypatch, workers):
+    monkeypatch.setattr(source, "IN_MEMORY_BYTES", 0)
+    (folder / "005.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"^cannot read the image .*005\.png"):
+        features(Mean(), open_source(str(folder)).train, PLAIN, batch_size=4, workers=workers)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_an_encoder_is_frozen_for_its_features_and_no_longer(training):
     net = encoder().train(training)

@@ -95,13 +95,25 @@ class Config:
             "projector_layers": 1,
             "threads": 1,
             "workers": 0,
-            "large": 1,
-            "small": 1,
+            "large": 4,
+            "small": 4,
         }
         for name, least in at_least.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{_flag(name)} must be at least {least}, but is {value}")
+        at_most = {
+            "views": 256,
+            "large": 4096,
+            "width": 4096,
+            "projector_dim": 65_536,
+            "workers": 256,
+            "lr": 1e6,
+        }
+        for name, most in at_most.items():
+            value = getattr(self, name)
+            if value is not None and value > most:
+                raise ValueError(f"{_flag(name)} must be at most {most:g}, but is {value}")
         for name in ("lr", "tau", "clip"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

@@ -26,6 +26,8 @@ def encode(encoder: nn.Module, batch: ViewBatch, bn_mode: BNMode = "per_group") 
 
     The passes differ in what BatchNorm averages over: all views of a resolution, or each view by itself.
     """
+    if bn_mode not in ("per_group", "per_view"):
+        raise ValueError(f"bn_mode must be per_group or per_view, but is {bn_mode!r}")
     parts = []
     for images, places in zip(batch.groups, batch.order, strict=True):
         if bn_mode == "per_group":

@@ -81,7 +81,7 @@ def test_a_run_writes_what_it_promises(tmp_path):
     assert {"loss", "lr", "views_per_second", "wait_share", "embedding_std", "positive_similarity"} <= steps[
         0
     ].keys()
-    assert not list(run.glob(".*"))
+    assert [f.name for f in run.glob(".*")] == [".lock"]
     encoder = ecpp.load(run)
     assert not encoder.training
     assert encoder(torch.zeros(2, 3, 32, 32)).shape == (2, encoder.num_features)
@@ -131,9 +131,83 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path, monkeypatch):
 
 
 def test_a_diverged_run_stops_with_a_sentence(tmp_path):
-    config = replace(TINY, lr=1e30, schedule="constant", precision="fp32")
+    config = replace(TINY, lr=1e6, schedule="constant", precision="fp32")
     with pytest.raises(ValueError, match="training diverged"):
         pretrain(config, tmp_path / "run", console=QUIET)
+
+
+def test_weights_that_a_last_step_spoils_are_not_saved(tmp_path):
+    config = replace(TINY, source="patterns:20", batch_size=20, epochs=1, lr=1e6, precision="fp32", clip=None)
+    method = start.build.build_method
+
+    def spoiled(config):
+        made = method(config)
+        made.after_step = lambda _: made.encoder.conv1.weight.data.fill_(torch.inf)
+        return made
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(start.build, "build_method", spoiled)
+        with pytest.raises(ValueError, match="largest weight became inf"):
+            pretrain(config, tmp_path / "run", console=QUIET)
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_a_run_without_a_checkpoint_may_start_anew_with_another_config(tmp_path):
+    with pytest.raises(ValueError, match="diverged"):
+        pretrain(
+            replace(TINY, lr=1e6, schedule="constant", precision="fp32"), tmp_path / "run", console=QUIET
+        )
+    pretrain(TINY, tmp_path / "run", console=QUIET)
+    assert RunFolder(tmp_path / "run").config().lr is None
+
+
+def test_one_process_at_a_time(tmp_path):
+    run = tmp_path / "run"
+    pretrain(TINY, run, console=QUIET)
+    (run / ".checkpoint.pt.123.tmp").write_bytes(b"left by a killed process")
+    with RunFolder(run).locked():
+        assert not (run / ".checkpoint.pt.123.tmp").exists()
+        with pytest.raises(ValueError, match="another process is training"):
+            resume(run, console=QUIET)
+    resume(run, console=QUIET)
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "{", '{"config": 3}', b"\xff\xfe"])
+def test_a_damaged_run_json_is_named(tmp_path, content):
+    pretrain(replace(TINY, epochs=1), tmp_path / "run", console=QUIET)
+    content = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "run" / "run.json").write_bytes(content)
+    for call in (resume, ecpp.load):
+        with pytest.raises(ValueError, match=r"run\.json"):
+            call(tmp_path / "run")
+
+
+def test_damaged_lines_of_metrics_are_named_but_a_cut_off_last_one_is_forgiven(tmp_path):
+    run = tmp_path / "run"
+    pretrain(TINY, run, console=QUIET)
+    whole = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(whole + '{"kind": "st')
+    resume(run, console=QUIET)
+    assert (run / "metrics.jsonl").read_text() == whole
+    (run / "metrics.jsonl").write_text("[]\n" + whole)
+    with pytest.raises(ValueError, match=r"line 1 of .*metrics\.jsonl"):
+        resume(run, console=QUIET)
+
+
+@pytest.mark.parametrize("state", [[], {}, {"method": {}}, {"method": {}, "step": "a"}])
+def test_a_checkpoint_of_something_else_is_named(tmp_path, state):
+    run = tmp_path / "run"
+    pretrain(replace(TINY, epochs=1), run, console=QUIET)
+    torch.save(state, run / "checkpoint.pt")
+    with pytest.raises(ValueError, match="checkpoint"):
+        resume(run, console=QUIET)
+
+
+def test_views_that_shrink_to_a_pixel_need_fp32_on_a_cpu(tmp_path):
+    config = replace(TINY, large=8, small=4, views=4, device="cpu", precision="bf16")
+    with pytest.raises(ValueError, match="--precision fp32"):
+        pretrain(config, tmp_path / "run", console=QUIET)
+    pretrain(replace(config, precision="fp32", epochs=1), tmp_path / "run", console=QUIET)
 
 
 def test_pairs_are_those_of_the_graph(tmp_path):

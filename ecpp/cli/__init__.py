@@ -33,6 +33,10 @@ def main(argv: list[str] | None = None) -> None:
         command(rest)
     except (ValueError, OSError) as e:
         _fail(str(e))
+    except (RuntimeError, MemoryError) as e:
+        if "memory" not in str(e) and not isinstance(e, MemoryError):
+            raise
+        _fail("out of memory: take a smaller --batch-size, --large, --width or fewer --views")
     except KeyboardInterrupt:
         print("ecpp: stopped by hand", file=sys.stderr)
         sys.exit(130)

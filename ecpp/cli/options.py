@@ -41,6 +41,8 @@ def recipe_config(argv: list[str]) -> Config | None:
     for i, word in enumerate(argv):
         if word == "--recipe" or word.startswith("--recipe="):
             name = word.partition("=")[2] or (argv[i + 1] if i + 1 < len(argv) else "")
+            if name == "None":
+                return None
             if name not in RECIPES:
                 raise ValueError(f"--recipe must be one of {', '.join(RECIPES)}, but is {name!r}")
             return RECIPES[name](tyro.MISSING)

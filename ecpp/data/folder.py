@@ -84,6 +84,8 @@ def decode(file: Path) -> Tensor:
     """One file as uint8 (3, H, W), upright as its EXIF says."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
+    if not file.is_file():
+        raise ValueError(f"cannot read the image {file}: it is no regular file. Take it out of the folder")
     try:
         with Image.open(file) as opened:
             image = ImageOps.exif_transpose(opened)
@@ -108,6 +110,8 @@ def open_folder(root: Path) -> Splits:
     held_out = [root / name for name in HELD_OUT if (root / name).is_dir()]
     if not ((root / "train").is_dir() and held_out):
         images = Folder(root)
+        if {f.split("/", 1)[0] for f in images.files} == {"train"}:  # the classes lie one level deeper
+            images = Folder(root / "train")
         return Splits(images, None, _notes(images))
     train, test = Folder(root / "train"), Folder(held_out[0])
     check_classes(train, test)

@@ -1,5 +1,6 @@
 """What a source of images is, and how its name becomes one."""
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -134,7 +135,7 @@ def open_source(name: str) -> Splits:
         return open_torchvision(rest)
     from ecpp.data.folder import open_folder
 
-    return open_folder(Path(name).expanduser())
+    return open_folder(Path(os.path.expanduser(name)))
 
 
 def check_classes(train: Images, test: Images) -> None:

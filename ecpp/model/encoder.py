@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ecpp.model.resnet import LAYERS, ResNet
 
@@ -26,6 +26,8 @@ def create_encoder(
     """
     if small_stem is None:
         small_stem = name in LAYERS and size <= SMALL_IMAGE
+    if name not in LAYERS:
+        _check_known(name)
     if name not in LAYERS and (width is not None or small_stem):
         raise ValueError(f"width and the stem for small images are for {', '.join(LAYERS)}, not for {name!r}")
     if width is not None and width < 1:
@@ -35,12 +37,17 @@ def create_encoder(
     return _from_timm(name, size, channels)
 
 
-def _from_timm(name: str, size: int, channels: int) -> nn.Module:
+def _check_known(name: str) -> None:
     import timm
 
     if not timm.is_model(name):
         near = get_close_matches(name, sorted({*LAYERS, *timm.list_models()}), n=3)
         raise ValueError(f"there is no encoder {name!r} in ecpp or timm; near: {', '.join(near) or 'none'}")
+
+
+def _from_timm(name: str, size: int, channels: int) -> nn.Module:
+    import timm
+
     arguments: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
     defaults = timm.get_pretrained_cfg(name)
     if defaults is not None and defaults.fixed_input_size:
@@ -50,6 +57,23 @@ def _from_timm(name: str, size: int, channels: int) -> nn.Module:
         return timm.create_model(name, **arguments)
     except (TypeError, ValueError, AssertionError, RuntimeError) as e:
         raise ValueError(f"timm cannot build {name!r} for views of {size} px: {e}") from e
+
+
+def shrinks_to_a_pixel(encoder: nn.Module, sizes: Sequence[int], *, channels: int = 3) -> bool:
+    """Whether a strided convolution with a window is ever given a single pixel (its bf16 gradients can be wrong)."""
+    seen: list[bool] = []
+
+    def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if isinstance(module, nn.Conv2d) and max(module.kernel_size) > 1 and max(module.stride) > 1:
+            seen.append(inputs[0].shape[2:] == (1, 1))
+
+    hooks = [m.register_forward_pre_hook(look) for m in encoder.modules()]
+    try:
+        probe(encoder, sizes, channels=channels)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return any(seen)
 
 
 def probe(encoder: nn.Module, sizes: Sequence[int], *, channels: int = 3) -> int:

@@ -5,7 +5,8 @@ from rich.table import Table
 
 from ecpp.config import Config
 from ecpp.objective.pairs import GRAPHS, count
-from ecpp.run import build
+from ecpp.run import about, build
+from ecpp.run.resolve import resolve, resolve_views
 from ecpp.views import View
 
 
@@ -15,9 +16,9 @@ def explain(config: Config) -> None:
     images = None
     if config.source:
         images = build.open_data(config).train
-        config = build.resolve(config, images)
+        config = resolve(config, images)
     else:
-        config = build.resolve_views(config, config.large or 224)
+        config = resolve_views(config, config.large or 224)
     plan = build.build_plan(config)
     table = Table("view", "kind", "side", "crop", "flip", "colour")
     for i, view in enumerate(plan.views, 1):
@@ -25,7 +26,7 @@ def explain(config: Config) -> None:
         table.add_row(str(i), view.kind, f"{view.size} px", crop, f"{view.flip_p:.0%}", _colour(view))
     console.print(table)
     graphs = ", ".join(f"{name} {count(graph(plan.k))}" for name, graph in GRAPHS.items())
-    pairs = build.pairs_per_image(config)
+    pairs = about.pairs_per_image(config)
     console.print(f"pairs per image: {pairs} ({config.pairing}; {graphs})")
     console.print(
         f"encoder work per image: {plan.relative_compute:.4g} passes of a {plan.large}-px view, "
@@ -43,6 +44,8 @@ def explain(config: Config) -> None:
     )
     if images is not None:
         steps = len(images) // config.batch_size * config.epochs
+        if not steps:
+            raise ValueError(f"a batch of {config.batch_size} is larger than the {len(images)} images")
         seen = steps * config.batch_size
         console.print(
             f"{len(images):,} images, {config.epochs} epochs: {steps:,} steps of {config.batch_size} images, "

@@ -9,6 +9,8 @@ views.png, neighbours.png, report.html where they were asked for
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +46,12 @@ class RunFolder:
             raise FileNotFoundError(
                 f"{self.path} is no run: it holds no run.json. `ecpp pretrain SOURCE --out {self.path}` makes one"
             ) from None
-        except json.JSONDecodeError as e:
+        except NotADirectoryError:
+            raise ValueError(f"{self.path} is a file: give the folder of a run") from None
+        except (json.JSONDecodeError, UnicodeDecodeError) as e:
             raise ValueError(f"{self.about} is damaged: {e}") from e
         for key in ("config", "resolved"):
-            if not isinstance(about.get(key), dict):
+            if not isinstance(about, dict) or not isinstance(about.get(key), dict):
                 raise ValueError(
                     f"{self.about} lacks its {key!r}: it was not written by this version of ecpp"
                 )
@@ -70,15 +74,38 @@ class RunFolder:
         """Drop what was logged after `step`: it is about to happen again."""
         if not self.metrics.exists():
             return
+        lines = self.metrics.read_bytes().decode(errors="replace").splitlines()
         kept = []
-        for line in self.metrics.read_text().splitlines():
+        for number, line in enumerate(lines, 1):
             try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                break  # the line that was being written when the run was stopped
-            if record["step"] <= step:
-                kept.append(line + "\n")
+                if json.loads(line)["step"] <= step:
+                    kept.append(line + "\n")
+            except (json.JSONDecodeError, KeyError, TypeError) as e:
+                if number < len(lines):  # the last line may have been cut off by a stop
+                    raise ValueError(
+                        f"line {number} of {self.metrics} is damaged: take it out to go on"
+                    ) from e
         write_whole(self.metrics, "".join(kept))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time trains into a run. The lock is the system's, so a killed process leaves none."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "w") as file:
+            try:
+                import fcntl
+            except ImportError:  # Windows has no such lock
+                yield
+                return
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another process is training into {self.path}: wait for it, or stop it"
+                ) from None
+            for left in self.path.glob(".*.tmp"):  # by a process that was killed while writing
+                left.unlink(missing_ok=True)
+            yield
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from ecpp.evaluate import LinearProtocol, calibrate, features, knn_accuracy, lin
 from ecpp.evaluate.linear import IMAGENET_PROTOCOL
 from ecpp.run import build
 from ecpp.run.folder import RunFolder, write_json
+from ecpp.run.resolve import precision_on, usable_device
 from ecpp.run.weights import load
 
 FLOOR = "the same encoder untrained, BatchNorm statistics calibrated, same probe"
@@ -35,14 +36,16 @@ def evaluate_run(
     The probe learns from all training images with their labels (at most `limit`), whatever number of
     images the run itself used, and is counted on all held-out ones. `momentum` is the linear probe's.
     """
+    if workers is not None and workers < 0:
+        raise ValueError(f"--workers must be at least 0, but is {workers}")
     folder = RunFolder(run)
     config = folder.resolved()
     torch.set_num_threads(config.threads or 1)
     train, test, source = _labelled(config, source, val, limit)
     encoder = load(run)
     preprocess = build.build_preprocess(config)
-    device = build.usable_device(None)
-    bf16 = config.precision == "bf16" and build.precision_on(device) == "bf16"
+    device = usable_device(None)
+    bf16 = config.precision == "bf16" and precision_on(device) == "bf16"
     workers = (config.workers or 0) if workers is None else workers
     protocol = _protocol(config, momentum)
 

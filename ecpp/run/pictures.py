@@ -13,6 +13,7 @@ from ecpp.evaluate import Preprocess, calibrate, features
 from ecpp.report import picture_grid
 from ecpp.run import build
 from ecpp.run.folder import RunFolder
+from ecpp.run.resolve import resolve
 from ecpp.run.weights import load
 from ecpp.views import draw, finish
 from ecpp.views.render import crop_views
@@ -25,7 +26,7 @@ def views_picture(config: Config, out: Path, *, images: int = 6) -> Path:
     if out.suffix.lower() != ".png":
         raise ValueError(f"the picture is a PNG, so give --out a name that ends in .png, not {out.name!r}")
     train = build.open_data(config).train
-    config = build.resolve(config, train)
+    config = resolve(config, train)
     plan = build.build_plan(config)
     mean, std = (torch.tensor(t).view(3, 1, 1) for t in (plan.mean, plan.std))
     rows = []

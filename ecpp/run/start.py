@@ -13,8 +13,9 @@ from ecpp.config import Config
 from ecpp.data import Images, Stream, subset
 from ecpp.evaluate import features, knn_accuracy
 from ecpp.method import Method
-from ecpp.run import build
+from ecpp.run import about, build
 from ecpp.run.folder import RunFolder, write_json
+from ecpp.run.resolve import absolute, resolve, usable_device
 from ecpp.train import Progress, build_optimizer, learning_rate, load_checkpoint, save_checkpoint, train
 from ecpp.train.loop import Hooks
 from ecpp.train.progress import Display
@@ -27,29 +28,35 @@ _FREE = frozenset({"workers", "log_every", "source"})
 
 def pretrain(config: Config, out: Path, *, console: Console | None = None) -> RunFolder:
     """Pretrain into `out`; a run that is already there goes on if its config is the same, else it stands."""
-    config = build.absolute(config)
+    config = absolute(config)
     folder = RunFolder(out)
-    begun = folder.about.exists()
+    begun = (
+        folder.about.exists() and folder.checkpoint.exists()
+    )  # one without a checkpoint has nothing to lose
     if begun:
         _check_same(folder, config)
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and not folder.about.exists() and (not out.is_dir() or _holds_anything(out)):
         raise ValueError(f"{out} exists and is no run: choose another --out, or empty it")
     console = console or Console(stderr=True)
     data = build.open_data(config)
-    resolved = build.resolve(config, data.train)
+    resolved = resolve(config, data.train)
     if begun:
         _check_images(folder, data.train)
         resolved = replace(folder.resolved(), **{f: getattr(resolved, f) for f in _FREE})
-        build.usable_device(resolved.device)
+        usable_device(resolved.device)
     torch.set_num_threads(resolved.threads or 1)
     method = build.build_method(resolved)
     stream = build.build_stream(resolved, data.train)
-    if not begun:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(folder.about, _about(config, resolved, data.train))
-    _announce(resolved, data, console)
-    _run(resolved, folder, method, stream, data, console)
+    with folder.locked():
+        if not begun:
+            write_json(folder.about, _about(config, resolved, data.train))
+        _announce(resolved, data, console)
+        _run(resolved, folder, method, stream, data, console)
     return folder
+
+
+def _holds_anything(out: Path) -> bool:
+    return any(f.name != ".lock" for f in out.iterdir())
 
 
 def resume(out: Path, *, console: Console | None = None) -> RunFolder:
@@ -62,6 +69,8 @@ def _announce(config: Config, data: build.Data, console: Console) -> None:
     for note in data.notes:
         console.print(note, highlight=False)
     train, held_out = data.train, data.held_out
+    if held_out is not None and (train.labels is None or held_out.labels is None):
+        console.print("no kNN while training: it needs labels (class folders) on both sides", highlight=False)
     classes = f"of {len(train.classes)} classes" if train.labels is not None else "without classes"
     others = "no held-out ones" if held_out is None else f"{len(held_out):,} held out"
     console.print(
@@ -83,8 +92,8 @@ def _check_same(folder: RunFolder, config: Config) -> None:
 
 def _check_images(folder: RunFolder, images: Images) -> None:
     """Other images would make other steps, views and learning rates of the same numbers."""
-    before, now = folder.read().get("images"), build.fingerprint(images)
-    if before != now:
+    before, now = folder.read().get("images"), about.fingerprint(images)
+    if before is not None and before != now:
         raise ValueError(
             f"the images of {folder.path} have changed since it began ({before} there, {now} now): "
             "bring them back to go on, or start a new run with another --out"
@@ -93,13 +102,13 @@ def _check_images(folder: RunFolder, images: Images) -> None:
 
 def _about(config: Config, resolved: Config, images: Images) -> dict[str, Any]:
     return {
-        "name": build.name_of(resolved),
+        "name": about.name_of(resolved),
         "config": config.to_json(),
         "resolved": resolved.to_json(),
-        "images": build.fingerprint(images),
-        "plan": build.describe_plan(resolved),
-        "environment": build.environment(resolved),
-        "command": build.command_line(),
+        "images": about.fingerprint(images),
+        "plan": about.describe_plan(resolved),
+        "environment": about.environment(resolved),
+        "command": about.command_line(),
     }
 
 
@@ -118,7 +127,7 @@ def _run(
         _restore(load_checkpoint(folder.checkpoint, config.device or "cpu"), method, optimizer, progress)
     folder.rewind(progress.step)
     total = config.epochs * stream.steps_per_epoch
-    name = build.name_of(config)
+    name = about.name_of(config)
     if progress.step >= total:
         console.print(f"{folder.path}: {name} is complete, {config.epochs} epochs", highlight=False)
         return
@@ -151,7 +160,7 @@ def _run(
             progress,
             hooks,
             epochs=config.epochs,
-            pairs_per_image=build.pairs_per_image(config),
+            pairs_per_image=about.pairs_per_image(config),
             bf16=config.precision == "bf16",
             clip=config.clip,
             log_every=config.log_every,
@@ -175,13 +184,17 @@ def _state(method: Method, optimizer: torch.optim.Optimizer, progress: Progress)
 def _restore(
     state: dict[str, Any], method: Method, optimizer: torch.optim.Optimizer, progress: Progress
 ) -> None:
-    method.load_state_dict(state["method"], strict=True)
-    optimizer.load_state_dict(state["optimizer"])
-    for field in fields(progress):
-        setattr(progress, field.name, state[field.name])
-    torch.set_rng_state(state["rng"].cpu())
-    if "cuda_rng" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda_rng"]])
+    try:
+        method.load_state_dict(state["method"], strict=True)
+        optimizer.load_state_dict(state["optimizer"])
+        for field in fields(progress):
+            setattr(progress, field.name, type(getattr(progress, field.name))(state[field.name]))
+        torch.set_rng_state(state["rng"].cpu())
+        if "cuda_rng" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda_rng"]])
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as e:
+        reason = str(e).strip().split("\n")[0][:200]
+        raise ValueError(f"the checkpoint does not belong to this run's config ({reason})") from e
 
 
 def _knn_judge(config: Config, method: Method, data: build.Data) -> Callable[[int], dict[str, Any]]:

@@ -25,6 +25,11 @@ def load(run: str | Path) -> nn.Module:
         encoder = build_encoder(config)
     method = load_checkpoint(folder.checkpoint)["method"]
     weights = {k[len(_PREFIX) :]: v for k, v in method.items() if k.startswith(_PREFIX)}
-    encoder.load_state_dict(weights, strict=True)
+    try:
+        encoder.load_state_dict(weights, strict=True)
+    except RuntimeError as e:
+        raise ValueError(
+            f"the checkpoint of {run} does not fit the encoder that its run.json names: {e}"
+        ) from e
     encoder.preprocess = build_preprocess(config)  # type: ignore[assignment]
     return encoder.eval()

@@ -17,6 +17,10 @@ def save_checkpoint(state: dict[str, Any], path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except RuntimeError as e:  # torch's own writer says no more than that a position is wrong
+        raise OSError(
+            f"could not write the checkpoint {path}: is the disk full? The last one stands ({e})"
+        ) from e
     finally:
         temporary.unlink(missing_ok=True)
     if os.name == "posix":  # the rename itself must reach the disk too
@@ -30,12 +34,16 @@ def save_checkpoint(state: dict[str, Any], path: Path) -> None:
 def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The state in `path`; only tensors and plain containers are accepted."""
     try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no checkpoint {path}") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, LookupError) as e:
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, LookupError, OSError) as e:
         reason = str(e).strip().split("\n")[0][:200]
         raise ValueError(
             f"the checkpoint {path} cannot be read ({reason}): it is damaged or no checkpoint"
         ) from e
+    if not isinstance(state, dict) or not isinstance(state.get("method", {}), dict):
+        raise ValueError(
+            f"the checkpoint {path} cannot be read (it holds no state): it is damaged or no checkpoint"
+        )
     return state

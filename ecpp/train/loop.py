@@ -84,6 +84,7 @@ def train(
         hooks.log({"kind": "step", **at, "lr": lr, **record, **values})
         if end_of_epoch:
             epoch = progress.step // stream.steps_per_epoch
+            _check_weights(method, progress.step)
             mean, progress.epoch_loss = progress.epoch_loss / stream.steps_per_epoch, 0.0
             hooks.log({"kind": "epoch", **at, "epoch": epoch, "loss": mean, **hooks.after_epoch(epoch)})
             method.train()
@@ -93,12 +94,18 @@ def train(
         window = _Window()
 
 
-def _check_finite(loss: float, step: int) -> None:
-    if not math.isfinite(loss):
+def _check_finite(value: float, step: int, what: str = "loss") -> None:
+    if not math.isfinite(value):
         raise ValueError(
-            f"the loss became {loss} by step {step}: training diverged. A lower --lr or --clip 1, with another "
+            f"the {what} became {value} by step {step}: training diverged. A lower --lr or --clip 1, with another "
             "--out, usually helps; a checkpoint, if there is one, is from before"
         )
+
+
+def _check_weights(method: nn.Module, step: int) -> None:
+    """A last step can spoil the weights without a loss to show it."""
+    largest = torch.stack([p.detach().abs().max() for p in method.parameters()]).max()
+    _check_finite(largest.item(), step, what="largest weight")
 
 
 def _timed(batches: Iterator[ViewBatch]) -> Iterator[tuple[ViewBatch, float]]:

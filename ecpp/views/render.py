@@ -19,6 +19,12 @@ def render(plan: ViewPlan, images: Tensor, samples: Tensor, params: Params) -> V
             f"images must be (N, C, H, W) with one sample index each, but are {tuple(images.shape)} "
             f"with {len(samples)} indices"
         )
+    if images.shape[1] != len(plan.mean) or not images.numel():
+        raise ValueError(
+            f"the plan is for {len(plan.mean)} channels, but the images are {tuple(images.shape)}"
+        )
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise ValueError(f"images must be uint8, or float in [0, 1], but are {images.dtype}")
     unit = 1 / 255 if images.dtype == torch.uint8 else 1.0
     crops = []
     for size, places in plan.groups:
@@ -31,6 +37,8 @@ def render(plan: ViewPlan, images: Tensor, samples: Tensor, params: Params) -> V
 
 def make(plan: ViewPlan, images: Tensor, samples: Tensor, *, seed: int, epoch: int) -> ViewBatch:
     """Draw and render the K views of a batch: the same `samples`, `seed` and `epoch` give the same views."""
+    if images.ndim != 4 or not images.numel():
+        raise ValueError(f"images must be (N, C, H, W) and not empty, but are {tuple(images.shape)}")
     size = torch.tensor(images.shape[2:]).expand(len(images), 2)
     return render(plan, images, samples, draw(plan, samples.cpu(), size, seed=seed, epoch=epoch))
 

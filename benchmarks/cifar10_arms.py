@@ -23,7 +23,8 @@ TWO = ["--views", "2", "--loss", "vanilla"]
 ARMS = {
     "ECPP×6, 7 epochs": [*ECPP, "--epochs", "7"],
     "SimCLR×2, equal epochs (7)": [*TWO, "--epochs", "7"],
-    "SimCLR×2, equal view passes (21)": [*TWO, "--epochs", "21"],  # in large-view units it would be 12.5
+    "SimCLR×2, equal number of views (21)": [*TWO, "--epochs", "21"],
+    "SimCLR×2, equal compute (12)": [*TWO, "--epochs", "12"],  # in passes of a large view, 7·3.5625 = 2·12.5
 }
 
 
@@ -68,12 +69,12 @@ def main():
             return pool.submit(job, a.source, a.out, arm, lr, seed, threads)
 
         tuned = {arm: {lr: start(arm, lr, TUNING_SEED) for lr in GRID} for arm in ARMS}
-        best = {}
+        best, runs = {}, {}
         for arm, tries in tuned.items():
             scores = {lr: f.result()["linear"] for lr, f in tries.items()}
             best[arm] = max(scores, key=scores.get)
+            runs[arm] = [start(arm, best[arm], seed) for seed in SEEDS]
             print(f"{arm}: " + ", ".join(f"lr {lr} {s:.2%}" for lr, s in scores.items()), flush=True)
-        runs = {arm: [start(arm, lr, seed) for seed in SEEDS] for arm, lr in best.items()}
         print("\n| arm | lr | linear, mean ± sd | kNN | random encoder | view passes | training, s |")
         print("|---|---|---|---|---|---|---|")
         for arm, futures in runs.items():

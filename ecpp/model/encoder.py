@@ -20,7 +20,7 @@ def create_encoder(
     small_stem: bool | None = None,
     channels: int = 3,
 ) -> nn.Module:
-    """An encoder without its classifier, for views of up to `size` px; `encoder.num_features` is its output.
+    """An encoder without its classifier, for views of up to `size` px; `probe` tells the width of its output.
 
     `width` narrows a ResNet (64 is the standard), `small_stem` is for ResNets too (default: up to 64 px).
     """
@@ -49,14 +49,21 @@ def _from_timm(name: str, size: int, channels: int) -> nn.Module:
     import timm
 
     arguments: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
+    tries = [arguments]
     defaults = timm.get_pretrained_cfg(name)
     if defaults is not None and defaults.fixed_input_size:
-        # Position embeddings are made for `size` and stretched for every other view.
-        arguments |= {"img_size": size, "dynamic_img_size": True}
-    try:
-        return timm.create_model(name, **arguments)
-    except (TypeError, ValueError, AssertionError, RuntimeError) as e:
-        raise ValueError(f"timm cannot build {name!r} for views of {size} px: {e}") from e
+        # Position embeddings are made for `size` and, where the model can, stretched for every other view.
+        tries = [
+            arguments | {"img_size": size, "dynamic_img_size": True},
+            arguments | {"img_size": size},
+            arguments,
+        ]
+    for attempt in tries:
+        try:
+            return timm.create_model(name, **attempt)
+        except (TypeError, ValueError, AssertionError, RuntimeError) as e:
+            reason = str(e)
+    raise ValueError(f"timm cannot build {name!r} for views of {size} px: {reason}")
 
 
 def shrinks_to_a_pixel(encoder: nn.Module, sizes: Sequence[int], *, channels: int = 3) -> bool:

@@ -13,7 +13,7 @@ _PREFIX = "encoder."
 
 
 def load(run: str | Path) -> nn.Module:
-    """The encoder of a run, in eval mode on the CPU: (B, 3, H, W) to (B, `num_features`).
+    """The encoder of a run, in eval mode on the CPU: (B, 3, H, W) to (B, D).
 
     `encoder.preprocess` says what it expects: the size, mean and std of its training.
     """

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,12 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         state = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no checkpoint {path}") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, LookupError, OSError) as e:
+    except pickle.UnpicklingError as e:
+        raise ValueError(
+            f"the checkpoint {path} cannot be read (it holds more than tensors and plain values, and that is never "
+            "run): it is damaged or no checkpoint"
+        ) from e
+    except (RuntimeError, EOFError, ValueError, TypeError, LookupError, OSError, struct.error) as e:
         reason = str(e).strip().split("\n")[0][:200]
         raise ValueError(
             f"the checkpoint {path} cannot be read ({reason}): it is damaged or no checkpoint"

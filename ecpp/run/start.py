@@ -141,7 +141,10 @@ def _run(
         schedule=config.schedule,
     )
     judge = _knn_judge(config, method, data)
-    with Display(console, name, epochs=config.epochs, total=total, step=progress.step) as display:
+    decoding = stream.pixels is None
+    with Display(
+        console, name, epochs=config.epochs, total=total, step=progress.step, decoding=decoding
+    ) as display:
 
         def log(record: dict[str, Any]) -> None:
             folder.append(record)

@@ -12,8 +12,10 @@ WAIT_WORTH_A_WORD = 0.10
 class Display:
     """A live line on a terminal; elsewhere one line per epoch and at most one a minute between them."""
 
-    def __init__(self, console: Console, name: str, *, epochs: int, total: int, step: int) -> None:
-        self.console, self.name, self.epochs = console, name, epochs
+    def __init__(
+        self, console: Console, name: str, *, epochs: int, total: int, step: int, decoding: bool = False
+    ) -> None:
+        self.console, self.name, self.epochs, self.decoding = console, name, epochs, decoding
         self.last_line = time.monotonic()
         self.warned = False
         self.waited, self.lines = 0.0, 0
@@ -51,11 +53,11 @@ class Display:
             self._line(text)
         self.waited, self.lines = self.waited + record["wait_share"], self.lines + 1
         waiting = self.waited / self.lines
-        if waiting > WAIT_WORTH_A_WORD and self.lines >= 20 and not self.warned:
+        if self.decoding and waiting > WAIT_WORTH_A_WORD and self.lines >= 20 and not self.warned:
             self.warned = True
             self._line(
                 f"{waiting:.0%} of the time goes into waiting for views: "
-                "more --workers help with large images, smaller --small views or fewer --views with any"
+                "more --workers help, and so do smaller --small views or fewer --views"
             )
 
     def _line(self, text: str) -> None:

@@ -35,7 +35,7 @@ def resolve(config: Config, images: Images) -> Config:
         )
     return replace(
         config,
-        projector_layers=config.projector_layers or (2 if config.look == "cifar" else 3),
+        projector_layers=config.projector_layers or (2 if (config.large or 0) <= SMALL_IMAGE else 3),
         precision=precision_on(device) if config.precision == "auto" else config.precision,
         device=device,
         threads=config.threads or torch.get_num_threads(),

@@ -30,9 +30,8 @@ def pretrain(config: Config, out: Path, *, console: Console | None = None) -> Ru
     """Pretrain into `out`; a run that is already there goes on if its config is the same, else it stands."""
     config = absolute(config)
     folder = RunFolder(out)
-    begun = (
-        folder.about.exists() and folder.checkpoint.exists()
-    )  # one without a checkpoint has nothing to lose
+    # A run without a checkpoint has nothing to lose: it may begin anew, with another config too.
+    begun = folder.about.exists() and folder.checkpoint.exists()
     if begun:
         _check_same(folder, config)
     elif out.exists() and not folder.about.exists() and (not out.is_dir() or _holds_anything(out)):

@@ -7,6 +7,25 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
+_ANY = float("inf")
+# What an option may be, from least to most; what is far beyond use is refused before it fills the memory.
+_RANGES = {
+    "views": (2, 256),
+    "limit": (2, _ANY),
+    "large": (4, 4096),
+    "small": (4, _ANY),
+    "width": (1, 4096),
+    "projector_layers": (1, _ANY),
+    "projector_dim": (1, 65_536),
+    "epochs": (1, _ANY),
+    "batch_size": (2, _ANY),
+    "lr": (-_ANY, 1e6),
+    "threads": (1, _ANY),
+    "workers": (0, 256),
+    "seed": (0, _ANY),
+    "log_every": (1, _ANY),
+}
+
 
 @dataclass(frozen=True)
 class Config:
@@ -88,30 +107,10 @@ class Config:
     """Steps between two lines in metrics.jsonl."""
 
     def __post_init__(self) -> None:
-        at_least = {"views": 2, "batch_size": 2, "epochs": 1, "projector_dim": 1, "log_every": 1, "seed": 0}
-        at_least |= {
-            "limit": 2,
-            "width": 1,
-            "projector_layers": 1,
-            "threads": 1,
-            "workers": 0,
-            "large": 4,
-            "small": 4,
-        }
-        for name, least in at_least.items():
+        for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{_flag(name)} must be at least {least}, but is {value}")
-        at_most = {
-            "views": 256,
-            "large": 4096,
-            "width": 4096,
-            "projector_dim": 65_536,
-            "workers": 256,
-            "lr": 1e6,
-        }
-        for name, most in at_most.items():
-            value = getattr(self, name)
             if value is not None and value > most:
                 raise ValueError(f"{_flag(name)} must be at most {most:g}, but is {value}")
         for name in ("lr", "tau", "clip"):

@@ -1,5 +1,6 @@
-"""Any folder of images: recursive, with or without class folders, with or without splits."""
+"""Any folder of images: recursive, with or without class folders or a labels.csv, with or without splits."""
 
+import csv
 import os
 from collections import Counter
 from functools import cached_property
@@ -8,118 +9,193 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ecpp.data.source import Splits, check_classes, decode_all
+from ecpp.data.decode import Unreadable, decode
+from ecpp.data.names import Names, printable
+from ecpp.data.source import HELD_OUT, Decoded, Splits, check_classes, decode_all, number
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
-HELD_OUT = ("test", "val", "valid", "validation")
+TABLE = "labels.csv"
+_FILE_COLUMNS = ("file", "filename", "file_name", "path", "image")
+_LABEL_COLUMNS = ("label", "class", "target")
 
 
 class Folder:
-    """The images below one folder, in the order of their paths; class = the folder directly below it."""
+    """The images below one folder. Their class is the folder directly below it, unless `labels` are given."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.files, self.left_out = _walk(root)
-        if not self.files:
+    def __init__(
+        self, root: Path, *, channels: int = 3, files: list[bytes] | None = None, labels: list[str] | None = None
+    ) -> None:
+        self.root, self.channels = root, channels
+        self.left_out: Counter[str] = Counter()
+        if files is None:
+            files, self.left_out = _walk(root)
+        if not files:
             known = " ".join(sorted(EXTENSIONS))
             raise ValueError(f"no images below {root}: looked for files that end in {known}")
-        tops = [f.split("/", 1)[0] if "/" in f else "" for f in self.files]
-        self.classes = tuple(sorted(set(tops)))
+        self.files = Names(files)
+        self.classes: tuple[str, ...] = ()
         self.labels: Tensor | None = None
-        if "" in self.classes or len(self.classes) < 2:  # images beside the folders: these are no classes
-            self.classes = ()
-        else:
-            number = {c: i for i, c in enumerate(self.classes)}
-            self.labels = torch.tensor([number[t] for t in tops])
+        tops = [_top(f) for f in files] if labels is None else labels
+        if labels is not None or (len(set(tops)) > 1 and "" not in tops):  # images beside the folders: no classes
+            self.classes, self.labels = number(tops)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def name(self, index: int) -> str:
-        return self.files[index]
+        return printable(self.files[index])
+
+    def encoded(self, index: int) -> bytes:
+        file = os.path.join(os.fsencode(self.root), self.files[index])
+        try:
+            if not os.path.isfile(file):
+                raise Unreadable(printable(file), "it is no regular file")
+            with open(file, "rb") as opened:
+                return opened.read()
+        except OSError as e:
+            raise Unreadable(printable(file), e.strerror or str(e)) from e
 
     def read(self, index: int) -> Tensor:
-        return decode(self.root / self.files[index])
+        return decode(self.encoded(index), str(self.root / self.name(index)), channels=self.channels)
 
-    def in_memory(self) -> Tensor | None:
-        return self._pixels
+    def in_memory(self) -> Decoded | None:
+        return self._decoded
 
     @cached_property
-    def _pixels(self) -> Tensor | None:
+    def _decoded(self) -> Decoded | None:
         return decode_all(self)
 
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of what was found."""
+        if not self.left_out:
+            return ()
+        kinds = ", ".join(f"{n:,} {ending}" for ending, n in self.left_out.most_common(6))
+        return (f"left out in {self.root}, as they do not end like an image: {kinds}",)
 
-def _walk(root: Path) -> tuple[list[str], Counter[str]]:
+
+def _top(file: bytes) -> str:
+    folder, slash, _ = file.partition(b"/")
+    return printable(folder) if slash else ""
+
+
+def _walk(root: Path) -> tuple[list[bytes], Counter[str]]:
     """Sorted paths of image files relative to `root`, with forward slashes; and the endings of all other files.
 
     Hidden files and folders do not count. Links to folders are followed, save those that lead back to a
-    folder above them.
+    folder that is being looked into.
     """
-    found: list[str] = []
+    found: list[bytes] = []
     others: Counter[str] = Counter()
-    for folder, below, files in os.walk(root, onerror=_refuse, followlinks=True):
-        below[:] = [d for d in below if not (d.startswith(".") or _leads_back(Path(folder, d)))]
-        here = Path(folder).relative_to(root).as_posix()
-        prefix = "" if here == "." else f"{here}/"
-        for name in files:
-            ending = os.path.splitext(name)[1].lower()
-            if name.startswith("."):
-                continue
-            if ending in EXTENSIONS:
-                found.append(prefix + name)
-            else:
-                others[ending or "without ending"] += 1
+    start = os.fsencode(root)
+    waiting = [(start, b"", frozenset({_identity(start)}))]
+    while waiting:
+        folder, prefix, above = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.startswith(b"."):
+                        continue
+                    if entry.is_dir():
+                        here = _identity(entry.path)
+                        if here not in above:
+                            waiting.append((entry.path, prefix + entry.name + b"/", above | {here}))
+                        continue
+                    ending = printable(os.path.splitext(entry.name)[1].lower())
+                    if ending in EXTENSIONS:
+                        found.append(prefix + entry.name)
+                    else:
+                        others[ending or "without ending"] += 1
+        except OSError as e:
+            where = printable(e.filename or folder) if isinstance(e.filename or folder, bytes) else e.filename
+            raise ValueError(f"cannot look into the folder {where}: {e.strerror}") from e
     return sorted(found), others
 
 
-def _refuse(error: OSError) -> None:
-    raise ValueError(f"cannot look into the folder {error.filename}: {error.strerror}") from error
+def _identity(folder: bytes) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
-def _leads_back(folder: Path) -> bool:
-    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
-
-
-def decode(file: Path) -> Tensor:
-    """One file as uint8 (3, H, W), upright as its EXIF says."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    if not file.is_file():
-        raise ValueError(f"cannot read the image {file}: it is no regular file. Take it out of the folder")
-    try:
-        with Image.open(file) as opened:
-            image = ImageOps.exif_transpose(opened)
-            if image.mode.startswith("I;16") or (image.mode == "I" and opened.format in ("PNG", "PPM")):
-                # Sixteen bits of grey, which PIL's own conversion would cut off at 255.
-                image = image.convert("I").point(lambda v: v / 257 + 0.5).convert("L")
-            image = image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as e:
-        raise ValueError(f"cannot read the image {file}: {e}. Mend it or take it out of the folder") from e
-    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return pixels.view(image.height, image.width, 3).permute(2, 0, 1)
-
-
-def open_folder(root: Path) -> Splits:
-    """A folder with `train/` and `test/` (or `val/`) is split by them; any other is all for training."""
+def open_folder(root: Path, *, channels: int = 3) -> Splits:
+    """A folder with `train/` and `test/` (or `val/`) is split by them; a `labels.csv` by its column `split`."""
     if not root.exists():
         raise FileNotFoundError(
-            f"there is no folder {root}. A source is a folder of images, patterns or torchvision:NAME"
+            f"there is no folder {root}. A source is a folder of images, a packed store, patterns, "
+            "torchvision:NAME or hf:NAME"
         )
     if not root.is_dir():
         raise ValueError(f"{root} is a file: give the folder that holds the images")
+    if (root / TABLE).is_file():
+        return _open_table(root, channels)
     held_out = [root / name for name in HELD_OUT if (root / name).is_dir()]
     if not ((root / "train").is_dir() and held_out):
-        images = Folder(root)
-        if {f.split("/", 1)[0] for f in images.files} == {"train"}:  # the classes lie one level deeper
-            images = Folder(root / "train")
-        return Splits(images, None, _notes(images))
-    train, test = Folder(root / "train"), Folder(held_out[0])
+        images = Folder(root, channels=channels)
+        if {_top(f) for f in images.files} == {"train"}:  # the classes lie one level deeper
+            images = Folder(root / "train", channels=channels)
+        return Splits(images, None, images.notes())
+    train, test = Folder(root / "train", channels=channels), Folder(held_out[0], channels=channels)
     check_classes(train, test)
-    return Splits(train, test, _notes(train) + _notes(test))
+    return Splits(train, test, train.notes() + test.notes())
 
 
-def _notes(images: Folder) -> tuple[str, ...]:
-    if not images.left_out:
-        return ()
-    kinds = ", ".join(f"{n:,} {ending}" for ending, n in images.left_out.most_common(6))
-    return (f"left out in {images.root}, as they do not end like an image: {kinds}",)
+def _open_table(root: Path, channels: int) -> Splits:
+    """A folder whose `labels.csv` names each image, its class and, if it likes, its split."""
+    rows = _read_table(root / TABLE)
+    on_disk, left_out = _walk(root)
+    left_out[".csv"] -= 1
+    known = set(on_disk)
+    notes = []
+    absent = sorted({f for f, _, _ in rows} - known)
+    if absent:
+        raise ValueError(
+            f"{root / TABLE} names {len(absent):,} images that are not there, such as {printable(absent[0])}: "
+            "its first column holds paths relative to the folder"
+        )
+    unnamed = len(known) - len({f for f, _, _ in rows})
+    if unnamed:
+        notes.append(f"left out in {root}, as {TABLE} does not name them: {unnamed:,} images")
+    sides: list[Folder | None] = []
+    for held_out in (False, True):
+        mine = sorted(row for row in rows if (row[2] in HELD_OUT) is held_out)
+        if not mine:
+            sides.append(None)
+            continue
+        files, labels = [f for f, _, _ in mine], [label for _, label, _ in mine]
+        sides.append(Folder(root, channels=channels, files=files, labels=labels))
+    train, test = sides
+    if train is None:
+        raise ValueError(f"{root / TABLE} holds no images to train on: each is in a split of {', '.join(HELD_OUT)}")
+    if test is not None:
+        check_classes(train, test)
+    train.left_out = +left_out
+    return Splits(train, test, (*notes, *train.notes()))
+
+
+def _read_table(table: Path) -> list[tuple[bytes, str, str]]:
+    """(file, class, split) of every row; the split is empty where the table has none."""
+    with open(table, newline="", encoding="utf-8-sig") as file:
+        try:
+            reader = csv.DictReader(file)
+            columns = {(c or "").strip().lower(): c for c in reader.fieldnames or ()}
+            rows = list(reader)
+        except (csv.Error, UnicodeDecodeError) as e:
+            raise ValueError(f"{table} is no table of comma-separated values in UTF-8: {e}") from e
+    names = [columns[c] for c in _FILE_COLUMNS if c in columns]
+    labels = [columns[c] for c in _LABEL_COLUMNS if c in columns]
+    if not names or not labels:
+        raise ValueError(
+            f"the first line of {table} must name a column for the file ({', '.join(_FILE_COLUMNS)}) and one for the "
+            f"class ({', '.join(_LABEL_COLUMNS)}), and may name one for the split; it names {', '.join(columns) or 'none'}"
+        )
+    split = columns.get("split")
+    found = []
+    for line, row in enumerate(rows, 2):
+        name, label = row[names[0]], row[labels[0]]
+        if not name or not label:
+            raise ValueError(f"line {line} of {table} lacks its file or its class")
+        clean = os.path.normpath(name.strip()).replace(os.sep, "/")
+        found.append((os.fsencode(clean), label.strip(), ((row[split] or "") if split else "").strip().lower()))
+    if len({f for f, _, _ in found}) < len(found):
+        twice = next(f for f, n in Counter(f for f, _, _ in found).items() if n > 1)
+        raise ValueError(f"{table} names {printable(twice)} more than once")
+    return found

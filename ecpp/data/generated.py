@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ecpp.data import patterns
-from ecpp.data.source import IN_MEMORY_BYTES, IN_MEMORY_SIDE, Splits
+from ecpp.data.decode import to_channels
+from ecpp.data.source import IN_MEMORY_BYTES, IN_MEMORY_SIDE, Decoded, Splits
 
 _TEST_FROM = 1 << 32  # far beyond any training image
 
@@ -14,9 +15,9 @@ _TEST_FROM = 1 << 32  # far beyond any training image
 class Patterns:
     """`n` generated images from index `first` on."""
 
-    def __init__(self, first: int, n: int, size: int) -> None:
+    def __init__(self, first: int, n: int, size: int, *, channels: int = 3) -> None:
         self.indices = first + torch.arange(n)
-        self.size = size
+        self.size, self.channels = size, channels
         self.classes = patterns.CLASSES
         self.labels: Tensor | None = patterns.labels(self.indices)
 
@@ -27,19 +28,25 @@ class Patterns:
         return f"pattern {int(self.indices[index])}"
 
     def read(self, index: int) -> Tensor:
-        return patterns.render(self.indices[index : index + 1], size=self.size)[0]
+        return self._render(self.indices[index : index + 1])[0]
 
-    def in_memory(self) -> Tensor | None:
-        return self._pixels
+    def encoded(self, index: int) -> None:
+        """There is no file."""
+
+    def _render(self, indices: Tensor) -> Tensor:
+        return to_channels(patterns.render(indices, size=self.size), self.channels, "patterns")
+
+    def in_memory(self) -> Decoded | None:
+        return self._decoded
 
     @cached_property
-    def _pixels(self) -> Tensor | None:
+    def _decoded(self) -> Decoded | None:
         if self.size > IN_MEMORY_SIDE or len(self) * 3 * self.size**2 > IN_MEMORY_BYTES:
             return None
-        return patterns.render(self.indices, size=self.size)
+        return Decoded(self._render(self.indices), {})
 
 
-def open_patterns(options: str) -> Splits:
+def open_patterns(options: str, *, channels: int = 3) -> Splits:
     """`""`, `NUMBER` or `NUMBERxSIZE`: that many training images (10,000 of 32 px), and a fifth to test on."""
     number, _, side = options.partition("x")
     try:
@@ -48,4 +55,5 @@ def open_patterns(options: str) -> Splits:
         raise ValueError(f"patterns:{options} is not patterns:NUMBER or patterns:NUMBERxSIZE") from None
     if n < 10 or size < 8:
         raise ValueError(f"patterns:{options} asks for {n} images of {size} px: take at least 10 of 8 px")
-    return Splits(Patterns(0, n, size), Patterns(_TEST_FROM, max(10, n // 5), size))
+    train = Patterns(0, n, size, channels=channels)
+    return Splits(train, Patterns(_TEST_FROM, max(10, n // 5), size, channels=channels))

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ecpp.data.source import Splits, decode_all
+from ecpp.data.decode import to_channels
+from ecpp.data.source import Decoded, Splits, decode_all
 
 CACHE = Path("~/.cache/ecpp/torchvision")
 
@@ -16,8 +17,8 @@ CACHE = Path("~/.cache/ecpp/torchvision")
 class TorchvisionImages:
     """One split of a torchvision data set."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, *, channels: int = 3) -> None:
+        self.dataset, self.channels = dataset, channels
         labels = getattr(dataset, "targets", getattr(dataset, "labels", getattr(dataset, "_labels", None)))
         self.labels: Tensor | None = None if labels is None else torch.as_tensor(labels).long().flatten()
         count = 0 if self.labels is None else int(self.labels.max()) + 1
@@ -33,17 +34,20 @@ class TorchvisionImages:
         from torchvision.transforms.functional import pil_to_tensor
 
         image: Tensor = pil_to_tensor(self.dataset[index][0].convert("RGB"))
-        return image
+        return to_channels(image, self.channels, self.name(index))
 
-    def in_memory(self) -> Tensor | None:
-        return self._pixels
+    def encoded(self, index: int) -> None:
+        """torchvision keeps the files to itself."""
+
+    def in_memory(self) -> Decoded | None:
+        return self._decoded
 
     @cached_property
-    def _pixels(self) -> Tensor | None:
+    def _decoded(self) -> Decoded | None:
         return decode_all(self)
 
 
-def open_torchvision(name: str) -> Splits:
+def open_torchvision(name: str, *, channels: int = 3) -> Splits:
     """`torchvision.datasets.NAME`, downloaded once, split by its own `train` or `split` argument."""
     from torchvision import datasets
 
@@ -69,4 +73,5 @@ def open_torchvision(name: str) -> Splits:
         train, test = split(True), split(False)
     except (OSError, RuntimeError, TypeError, ValueError) as e:
         raise ValueError(f"torchvision could not open {name}: {e}") from e
-    return Splits(TorchvisionImages(train), None if test is None else TorchvisionImages(test))
+    held_out = None if test is None else TorchvisionImages(test, channels=channels)
+    return Splits(TorchvisionImages(train, channels=channels), held_out)

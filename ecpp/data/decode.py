@@ -4,7 +4,8 @@ import io
 import struct
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +14,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
-
-# Given the height and width of an upright image: by which power of two, at most 8, it may be decoded smaller.
-Reduce = Callable[[int, int], int]
 
 _SIDEWAYS = (5, 6, 7, 8)  # orientations of EXIF that swap height and width
 _ORIENTATION = 0x0112
@@ -33,23 +31,67 @@ class Unreadable(ValueError):
         return Unreadable, (self.name, self.reason)  # workers send it to the main process
 
 
-def decode(data: bytes, name: str, *, channels: int = 3, reduce: Reduce | None = None) -> Tensor:
+def decode(data: bytes, name: str, *, channels: int = 3) -> Tensor:
     """The image in `data`; `name` is for the error. Everything that PIL opens becomes 8 bits per channel.
 
     3 channels are RGB (transparent pixels lie on white), 1 is grey, any other number must be the file's own;
     16 bits are scaled down, so that 65535 becomes 255.
     """
-    if not data:
-        raise Unreadable(name, "the file is empty")
-    if _is_tiff(data) and channels not in (1, 3):
-        return _bands(data, name, channels)
+    return Encoded(data, name, channels=channels).decode()
+
+
+class Encoded:
+    """An image whose header was read: its size is known, its pixels are not yet decoded."""
+
+    def __init__(self, data: bytes, name: str, *, channels: int = 3) -> None:
+        self.data, self.name, self.channels = data, name, channels
+        if not data:
+            raise Unreadable(name, "the file is empty")
+        self._bands: Tensor | None = None
+        if _is_tiff(data) and channels not in (1, 3):
+            self._bands = _read_bands(data, name, channels)
+            self.size = _height_width(self._bands)
+            return
+        with _named(name):
+            self._image = open_image(data)
+            self.size = size_of(self._image)
+
+    def decode(self, factor: int = 1) -> Tensor:
+        """uint8 (C, H, W). A JPEG may be decoded smaller by a `factor` of 2, 4 or 8, which is faster; others stay."""
+        if self._bands is not None:
+            return self._bands
+        with _named(self.name):
+            pixels = self._fast() if factor == 1 else None
+            if pixels is None:
+                if factor > 1 and self._image.format == "JPEG":
+                    self._image.draft(None, tuple(-(-side // factor) for side in self._image.size))
+                pixels = _pixels(_upright(self._image), self.channels)
+        if 0 in pixels.shape:
+            raise Unreadable(self.name, f"it holds {pixels.shape[2]}×{pixels.shape[1]} pixels")
+        return pixels
+
+    def _fast(self) -> Tensor | None:
+        """torchvision's decoder for plain JPEGs: the same library as PIL's, with fewer copies."""
+        wanted = {3: "RGB", 1: "L"}.get(self.channels)
+        if self._image.format != "JPEG" or self._image.mode != wanted or not _is_upright(self._image):
+            return None
+        from torchvision.io import ImageReadMode, decode_jpeg
+
+        mode = ImageReadMode.RGB if wanted == "RGB" else ImageReadMode.GRAY
+        try:
+            decoded: Tensor = decode_jpeg(torch.frombuffer(bytearray(self.data), dtype=torch.uint8), mode)
+        except RuntimeError:  # PIL may still read it; if not, its reason is the clearer one
+            return None
+        return decoded
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Whatever PIL raises over damaged bytes, as one sentence that names the image."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with open_image(data) as image:
-            if reduce is not None:
-                _draft(image, reduce)
-            pixels = _pixels(_upright(image), channels)
+        yield
     except UnidentifiedImageError:
         raise Unreadable(name, "it holds no image that PIL knows") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -57,9 +99,6 @@ def decode(data: bytes, name: str, *, channels: int = 3, reduce: Reduce | None =
         raise Unreadable(name, f"it unpacks to more than {limit} pixels, which may be an attack") from None
     except _FAILURES as e:
         raise Unreadable(name, str(e).strip().split("\n")[0][:200] or type(e).__name__) from e
-    if 0 in pixels.shape:
-        raise Unreadable(name, f"it holds {pixels.shape[2]}×{pixels.shape[1]} pixels")
-    return pixels
 
 
 # What PIL's decoders raise when they meet bytes that they did not expect.
@@ -84,18 +123,18 @@ def size_of(image: "Image.Image") -> tuple[int, int]:
     return (width, height) if image.getexif().get(_ORIENTATION) in _SIDEWAYS else (height, width)
 
 
-def _draft(image: "Image.Image", reduce: Reduce) -> None:
-    """Let a JPEG decode itself at a fraction of its size; other formats cannot."""
-    if image.format == "JPEG":
-        factor = reduce(*size_of(image))
-        if factor > 1:
-            image.draft(None, (-(-image.width // factor), -(-image.height // factor)))
+def _height_width(pixels: Tensor) -> tuple[int, int]:
+    return pixels.shape[1], pixels.shape[2]
+
+
+def _is_upright(image: "Image.Image") -> bool:
+    return bool(image.getexif().get(_ORIENTATION, 1) == 1)
 
 
 def _upright(image: "Image.Image") -> "Image.Image":
     from PIL import ImageOps
 
-    return ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
+    return image if _is_upright(image) else ImageOps.exif_transpose(image)
 
 
 def _pixels(image: "Image.Image", channels: int) -> Tensor:
@@ -141,7 +180,7 @@ def _is_tiff(data: bytes) -> bool:
     return data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
-def _bands(data: bytes, name: str, channels: int) -> Tensor:
+def _read_bands(data: bytes, name: str, channels: int) -> Tensor:
     """A TIFF of any number of channels, which PIL does not open."""
     try:
         import tifffile

@@ -45,6 +45,10 @@ class Params:
         """All views in one row: every field (K·N, …)."""
         return Params(*(getattr(self, f.name).flatten(0, 1) for f in fields(self)))
 
+    def take(self, index: Tensor | slice) -> "Params":
+        """Some of what the first dimension counts."""
+        return Params(*(getattr(self, f.name)[index] for f in fields(self)))
+
 
 def _mix(x: Tensor) -> Tensor:
     """One round of the splitmix64 finaliser; int64 products wrap, and `>>` is masked to be logical."""

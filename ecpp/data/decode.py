@@ -201,7 +201,9 @@ def _from_array(array: "np.ndarray[Any, Any]", axes: str, name: str, channels: i
     """Rows, columns and one more axis, the channels, in the order that the file states."""
     if "Y" not in axes or "X" not in axes or array.ndim != 3:
         raise Unreadable(name, f"its axes are {axes}, but height, width and channels were expected")
-    array = array.transpose([i for i, a in enumerate(axes) if a not in "YX"] + [axes.index("Y"), axes.index("X")])
+    array = array.transpose(
+        [i for i, a in enumerate(axes) if a not in "YX"] + [axes.index("Y"), axes.index("X")]
+    )
     if len(array) != channels:
         raise Unreadable(name, f"it has {len(array)} channels, but {channels} were asked for")
     if array.dtype.kind != "u" or array.dtype.itemsize > 2:

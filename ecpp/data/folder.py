@@ -6,7 +6,6 @@ from collections import Counter
 from functools import cached_property
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ecpp.data.decode import Unreadable, decode
@@ -23,7 +22,12 @@ class Folder:
     """The images below one folder. Their class is the folder directly below it, unless `labels` are given."""
 
     def __init__(
-        self, root: Path, *, channels: int = 3, files: list[bytes] | None = None, labels: list[str] | None = None
+        self,
+        root: Path,
+        *,
+        channels: int = 3,
+        files: list[bytes] | None = None,
+        labels: list[str] | None = None,
     ) -> None:
         self.root, self.channels = root, channels
         self.left_out: Counter[str] = Counter()
@@ -36,7 +40,9 @@ class Folder:
         self.classes: tuple[str, ...] = ()
         self.labels: Tensor | None = None
         tops = [_top(f) for f in files] if labels is None else labels
-        if labels is not None or (len(set(tops)) > 1 and "" not in tops):  # images beside the folders: no classes
+        if labels is not None or (
+            len(set(tops)) > 1 and "" not in tops
+        ):  # images beside the folders: no classes
             self.classes, self.labels = number(tops)
 
     def __len__(self) -> int:
@@ -164,7 +170,9 @@ def _open_table(root: Path, channels: int) -> Splits:
         sides.append(Folder(root, channels=channels, files=files, labels=labels))
     train, test = sides
     if train is None:
-        raise ValueError(f"{root / TABLE} holds no images to train on: each is in a split of {', '.join(HELD_OUT)}")
+        raise ValueError(
+            f"{root / TABLE} holds no images to train on: each is in a split of {', '.join(HELD_OUT)}"
+        )
     if test is not None:
         check_classes(train, test)
     train.left_out = +left_out
@@ -194,7 +202,9 @@ def _read_table(table: Path) -> list[tuple[bytes, str, str]]:
         if not name or not label:
             raise ValueError(f"line {line} of {table} lacks its file or its class")
         clean = os.path.normpath(name.strip()).replace(os.sep, "/")
-        found.append((os.fsencode(clean), label.strip(), ((row[split] or "") if split else "").strip().lower()))
+        found.append(
+            (os.fsencode(clean), label.strip(), ((row[split] or "") if split else "").strip().lower())
+        )
     if len({f for f, _, _ in found}) < len(found):
         twice = next(f for f, n in Counter(f for f, _, _ in found).items() if n > 1)
         raise ValueError(f"{table} names {printable(twice)} more than once")

@@ -9,7 +9,9 @@ from torch import Tensor
 class Names:
     """A list of byte strings that cannot be changed. Its memory is that of the bytes, and eight for each name."""
 
-    def __init__(self, names: Iterable[bytes] = (), *, text: Tensor | None = None, ends: Tensor | None = None) -> None:
+    def __init__(
+        self, names: Iterable[bytes] = (), *, text: Tensor | None = None, ends: Tensor | None = None
+    ) -> None:
         if text is None or ends is None:
             names = list(names)
             text = torch.frombuffer(bytearray(b"".join(names) or b"\0"), dtype=torch.uint8)

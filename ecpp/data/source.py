@@ -208,7 +208,9 @@ def only_classes(splits: Splits, file: Path) -> Splits:
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no list of classes {file}: it is a text file, one class a line") from None
+        raise FileNotFoundError(
+            f"there is no list of classes {file}: it is a text file, one class a line"
+        ) from None
     known = set(splits.train.classes)
     wanted = sorted({line if line in known else line.split()[0] for line in lines if line and line[0] != "#"})
     if not wanted:
@@ -219,7 +221,9 @@ def only_classes(splits: Splits, file: Path) -> Splits:
 
 def _of_classes(images: Images, wanted: list[str], file: Path) -> Images:
     if images.labels is None:
-        raise ValueError(f"{file} lists classes, but the images have none: put each class into a folder of its own")
+        raise ValueError(
+            f"{file} lists classes, but the images have none: put each class into a folder of its own"
+        )
     missing = [c for c in wanted if c not in images.classes]
     if missing:
         raise ValueError(

@@ -1,17 +1,21 @@
 """Which sample comes when, as rendered batches: a pure function of (seed, step), so any step can be next."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
 
+from ecpp.data.ahead import ahead
+from ecpp.data.crops import Cut, Cutter, Key
+from ecpp.data.decode import Unreadable
 from ecpp.data.source import Images
+from ecpp.data.workers import by_workers
 from ecpp.views import ViewBatch, ViewPlan, draw, finish, make
-from ecpp.views.draws import uniform
-from ecpp.views.render import crop_views
+from ecpp.views.draws import to_device, uniform
 
 _ORDER = -1  # the place of a view in the coordinates of a draw, where the order of an epoch is drawn
+FEW = 16  # unreadable files that are borne in a source of any size
+_LISTED = 20
 
 
 class Stream:
@@ -19,6 +23,11 @@ class Stream:
 
     Small images of one size lie in memory and are rendered on `device`; others are decoded once for
     all views by `workers` processes, which send crops, and finished on `device`.
+
+    Of `world` ranks each gets its share of a batch. An image that cannot be read is left out: one in memory
+    before training, a file when it fails, and then of its batch on every rank alike, so that all shares
+    stay equal (`agree` joins the ranks' words on what failed). `report` is told once of each; when they are
+    more than `max_unreadable` of all, and more than a few, the stream ends with their list.
     """
 
     def __init__(
@@ -30,109 +39,122 @@ class Stream:
         seed: int,
         workers: int = 0,
         device: torch.device | None = None,
+        rank: int = 0,
+        world: int = 1,
+        agree: Callable[[Tensor], Tensor] = lambda failed: failed,
+        report: Callable[[Unreadable], None] = lambda error: None,
+        max_unreadable: float = 0.05,
+        scaled: bool = False,
+        start_method: str | None = None,
     ) -> None:
-        if batch_size < 2:
-            raise ValueError(f"a batch of {batch_size} holds no negatives: take a batch size of at least 2")
-        if batch_size > len(images):
-            raise ValueError(
-                f"a batch of {batch_size} is larger than the {len(images)} images: take a smaller batch size"
-            )
         self.images, self.plan, self.batch_size, self.seed = images, plan, batch_size, seed
         self.workers, self.device = workers, device or torch.device("cpu")
-        pixels = images.in_memory()
-        self.pixels = None if pixels is None else pixels.to(self.device)
+        self.rank, self.world, self.agree = rank, world, agree
+        self.report, self.max_unreadable = report, max_unreadable
+        self.scaled, self.start_method = scaled, start_method
+        self.unreadable: dict[int, Unreadable] = {}
+        if images.channels != len(plan.mean):
+            raise ValueError(f"the images have {images.channels} channels, but the views {len(plan.mean)}")
+        decoded = images.in_memory()
+        self.pixels = None if decoded is None else decoded.pixels.to(self.device)
+        self.usable = torch.arange(len(images))  # by their index: all images that may come
+        if decoded is not None and decoded.unreadable:
+            self.usable = torch.tensor([i for i in range(len(images)) if i not in decoded.unreadable])
+            self._leave_out(decoded.unreadable)
+        self._check_batch()
         self._epoch, self._epoch_order = -1, torch.empty(0)  # the order that was last asked for
+
+    def _check_batch(self) -> None:
+        size = self.batch_size
+        if size < 2:
+            raise ValueError(f"a batch of {size} holds no negatives: take a batch size of at least 2")
+        if size > len(self.usable):
+            raise ValueError(
+                f"a batch of {size} is larger than the {len(self.usable)} images: take a smaller batch size"
+            )
+        if size % self.world:
+            raise ValueError(
+                f"a batch of {size} cannot be shared by {self.world} ranks: take a multiple of that"
+            )
 
     @property
     def steps_per_epoch(self) -> int:
-        return len(self.images) // self.batch_size
+        return len(self.usable) // self.batch_size
 
     def samples(self, step: int) -> Tensor:
-        """The images of one step, by index."""
+        """This rank's images of one step, by index."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        return self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        share = self.batch_size // self.world
+        start = place * self.batch_size + self.rank * share
+        return self._order(epoch)[start : start + share]
 
     def _order(self, epoch: int) -> Tensor:
         if self._epoch != epoch:
-            u = uniform(
-                self.seed, epoch, torch.arange(len(self.images)), torch.tensor(_ORDER), torch.tensor(0)
-            )
-            self._epoch, self._epoch_order = epoch, u.argsort(stable=True)
+            u = uniform(self.seed, epoch, self.usable, torch.tensor(_ORDER), torch.tensor(0))
+            self._epoch, self._epoch_order = epoch, self.usable[u.argsort(stable=True)]
         return self._epoch_order
 
     def batches(self, start: int, stop: int) -> Iterator[ViewBatch]:
         """The batches of steps start, start + 1, … stop - 1."""
-        if self.pixels is None:
-            yield from self._from_workers(start, stop)
-            return
+        batches = self._from_workers if self.pixels is None else self._from_memory
+        return ahead(batches(start, stop), self.device)
+
+    def _from_memory(self, start: int, stop: int) -> Iterator[ViewBatch]:
         for step in range(start, stop):
             samples = self.samples(step)
-            images = self.pixels[samples.to(self.device, non_blocking=True)]
+            pixels = torch.empty(0) if self.pixels is None else self.pixels
+            images = pixels.index_select(0, to_device(samples, self.device))
             yield make(self.plan, images, samples, seed=self.seed, epoch=step // self.steps_per_epoch)
 
     def _from_workers(self, start: int, stop: int) -> Iterator[ViewBatch]:
-        pinned = self.device.type == "cuda"
-        loader = DataLoader(
-            _Crops(self.images, self.plan, self.seed),
-            batch_sampler=_Steps(self, start, stop),
-            num_workers=self.workers,
-            collate_fn=_collate,
-            worker_init_fn=_one_thread,
-            pin_memory=pinned,
-            generator=torch.Generator(),  # the global one belongs to the model
+        cuts = by_workers(
+            Cutter(self.images, self.plan, self.seed, self.scaled),
+            (self._keys(step) for step in range(start, stop)),
+            workers=self.workers,
+            batch_bytes=self.batch_size // self.world * self.plan.pixels_per_image * self.images.channels,
+            pinned=self.device.type == "cuda",
+            start_method=self.start_method,
         )
-        for batch in loader:
-            if isinstance(batch, ValueError):
-                raise batch
-            epoch, samples, sizes, crops = batch
-            params = draw(self.plan, samples, sizes, seed=self.seed, epoch=epoch)
-            crops = [c.to(self.device, non_blocking=pinned) for c in crops]
-            yield finish(self.plan, crops, samples, params)
+        for cut in cuts:
+            read = self._readable(cut)
+            params = draw(self.plan, read.samples, read.sizes, seed=self.seed, epoch=read.epoch)
+            crops = [c.to(self.device, non_blocking=True) for c in read.crops]
+            yield finish(self.plan, crops, read.samples, params)
 
+    def _keys(self, step: int) -> list[Key]:
+        epoch = step // self.steps_per_epoch
+        return [(epoch, i) for i in self.samples(step).tolist()]
 
-_Key = tuple[int, int]  # (epoch, sample)
-_Item = tuple[int, int, Tensor, list[Tensor]]  # epoch, sample, (height, width), crops per resolution
+    def _readable(self, cut: Cut) -> Cut:
+        """The batch without what failed here, and what failed at the same places on other ranks."""
+        failed = torch.zeros(len(cut.samples), dtype=torch.bool)
+        failed[list(cut.unreadable)] = True
+        self._leave_out({int(cut.samples[place]): error for place, error in cut.unreadable.items()})
+        failed = self.agree(failed)
+        if not failed.any():
+            return cut
+        kept = (~failed).nonzero()[:, 0]
+        if len(kept) < 2:
+            raise ValueError(
+                f"of a batch of {len(failed)} images {len(kept)} could be read: are the files still there?\n"
+                + self._list()
+            )
+        return cut.keep(kept)
 
+    def _leave_out(self, errors: dict[int, Unreadable]) -> None:
+        for sample, error in errors.items():
+            if sample not in self.unreadable:
+                self.unreadable[sample] = error
+                self.report(error)
+        most = max(FEW, self.max_unreadable * len(self.images))
+        if len(self.unreadable) > most:
+            raise ValueError(
+                f"{len(self.unreadable):,} of {len(self.images):,} images cannot be read, and no more than {most:,.0f} "
+                f"are borne: mend them, or raise --max-unreadable. `ecpp scan` lists all; the first ones are\n"
+                + self._list()
+            )
 
-class _Steps(Sampler[list[_Key]]):
-    def __init__(self, stream: Stream, start: int, stop: int) -> None:
-        self.stream, self.range = stream, range(start, stop)
-
-    def __len__(self) -> int:
-        return len(self.range)
-
-    def __iter__(self) -> Iterator[list[_Key]]:
-        for step in self.range:
-            epoch = step // self.stream.steps_per_epoch
-            yield [(epoch, i) for i in self.stream.samples(step).tolist()]
-
-
-class _Crops(Dataset[_Item | ValueError]):
-    """A worker's share: one file, decoded once, cut into all its views."""
-
-    def __init__(self, images: Images, plan: ViewPlan, seed: int) -> None:
-        self.images, self.plan, self.seed = images, plan, seed
-
-    def __getitem__(self, key: _Key) -> _Item | ValueError:
-        epoch, sample = key
-        try:
-            image = self.images.read(sample)
-        except ValueError as e:
-            return e  # raised in the main process, as one sentence and not as a worker's traceback
-        size = torch.tensor(image.shape[1:])
-        params = draw(self.plan, torch.tensor([sample]), size[None], seed=self.seed, epoch=epoch)
-        return epoch, sample, size, crop_views(self.plan, image, params)
-
-
-def _collate(items: list[_Item | ValueError]) -> tuple[int, Tensor, Tensor, list[Tensor]] | ValueError:
-    for item in items:
-        if isinstance(item, ValueError):
-            return item
-    read = [item for item in items if not isinstance(item, ValueError)]
-    epochs, samples, sizes, crops = zip(*read, strict=True)
-    groups = [torch.stack(parts, dim=1) for parts in zip(*crops, strict=True)]  # (V, N, C, S, S) each
-    return epochs[0], torch.tensor(samples), torch.stack(sizes), groups
-
-
-def _one_thread(_: int) -> None:
-    torch.set_num_threads(1)  # the workers share the cores with the encoder
+    def _list(self) -> str:
+        errors = list(self.unreadable.values())
+        lines = [f"  {e.name}: {e.reason}" for e in errors[:_LISTED]]
+        return "\n".join(lines + (["  …"] if len(errors) > _LISTED else []))

@@ -1,14 +1,14 @@
 """Frozen features, each image once, in the order of the source."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
-from ecpp.data import Images, Subset
+from ecpp.data import Images, Unreadable, by_workers, take
 
 
 @dataclass(frozen=True)
@@ -45,43 +45,62 @@ class Preprocess:
         return x
 
 
-class _Prepared(Dataset[Tensor | ValueError]):
-    def __init__(self, images: Images, preprocess: Preprocess) -> None:
-        self.images, self.preprocess = images, preprocess
+class Features(NamedTuple):
+    """What a frozen encoder gives for the images that can be read."""
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> Tensor | ValueError:
-        try:
-            return self.preprocess.geometry(self.images.read(index)[None])[0]
-        except ValueError as e:
-            return e  # raised in the main process, as one sentence and not as a worker's traceback
+    values: Tensor  # (m, D) in fp32 on the CPU
+    index: Tensor  # (m,): which image each row is of, in order
+    unreadable: tuple[Unreadable, ...]
 
 
-def _collate(items: list[Tensor | ValueError]) -> Tensor | ValueError:
-    wrong = [item for item in items if isinstance(item, ValueError)]
-    return wrong[0] if wrong else torch.stack([item for item in items if isinstance(item, Tensor)])
+class Batch(NamedTuple):
+    images: Tensor  # uint8 (m, C, size, size)
+    index: Tensor  # (m,)
+    unreadable: tuple[Unreadable, ...]
 
 
-def batches(images: Images, preprocess: Preprocess, *, batch_size: int, workers: int = 0) -> Iterator[Tensor]:
-    """All images in order, uint8 (N, C, size, size)."""
-    pixels = images.in_memory()
-    if pixels is not None:
-        for part in torch.split(pixels, batch_size):
-            yield preprocess.geometry(part)
+@dataclass(frozen=True)
+class _Prepare:
+    """A worker's share: the images of a batch that can be read, resized."""
+
+    images: Images
+    preprocess: Preprocess
+
+    def __call__(self, keys: Sequence[int]) -> Batch:
+        out, index, unreadable = [], [], []
+        for i in keys:
+            try:
+                image = self.images.read(i)
+            except Unreadable as e:
+                unreadable.append(e)
+                continue
+            out.append(self.preprocess.geometry(image[None])[0])
+            index.append(i)
+        side = self.preprocess.size
+        empty = torch.empty(0, self.images.channels, side, side, dtype=torch.uint8)
+        return Batch(torch.stack(out) if out else empty, torch.tensor(index).long(), tuple(unreadable))
+
+
+def batches(images: Images, preprocess: Preprocess, *, batch_size: int, workers: int = 0) -> Iterator[Batch]:
+    """All images in order."""
+    decoded = images.in_memory()
+    parts = torch.arange(len(images)).split(batch_size)
+    if decoded is None:
+        channel = preprocess.size**2 * batch_size
+        yield from by_workers(
+            _Prepare(images, preprocess),
+            [part.tolist() for part in parts],
+            workers=workers,
+            batch_bytes=channel * images.channels,
+        )
         return
-    loader = DataLoader(
-        _Prepared(images, preprocess),
-        batch_size,
-        num_workers=workers,
-        collate_fn=_collate,
-        generator=torch.Generator(),
-    )
-    for part in loader:
-        if isinstance(part, ValueError):
-            raise part
-        yield part
+    for part in parts:
+        bad = [i for i in part.tolist() if i in decoded.unreadable] if decoded.unreadable else []
+        if bad:
+            part = part[~torch.isin(part, torch.tensor(bad))]
+        yield Batch(
+            preprocess.geometry(decoded.pixels[part]), part, tuple(decoded.unreadable[i] for i in bad)
+        )
 
 
 @torch.no_grad()
@@ -93,17 +112,22 @@ def features(
     batch_size: int = 256,
     workers: int = 0,
     bf16: bool = False,
-) -> Tensor:
-    """(n, D) in fp32 on the CPU: the output of the frozen encoder for every image, by its index."""
+) -> Features:
+    """The output of the frozen encoder for every image that can be read, once."""
     was_training = encoder.training
     encoder.eval()
     device = next(encoder.parameters()).device
-    out: list[Tensor] = []
+    values, index, unreadable = [], [], []
     for part in batches(images, preprocess, batch_size=batch_size, workers=workers):
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
-            out.append(encoder(preprocess.normalise(part.to(device))).float().cpu())
+        unreadable += part.unreadable
+        if len(part.index):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+                values.append(encoder(preprocess.normalise(part.images.to(device))).float().cpu())
+            index.append(part.index)
     encoder.train(was_training)
-    return torch.cat(out)
+    if not values:
+        raise ValueError(f"none of the {len(images)} images can be read, such as {unreadable[0]}")
+    return Features(torch.cat(values), torch.cat(index), tuple(unreadable))
 
 
 @torch.no_grad()
@@ -131,11 +155,11 @@ def calibrate(
     encoder.train()
     device = next(encoder.parameters()).device
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    chosen = Subset(images, order[: count * 256])
+    chosen = take(images, order[: count * 256])
     for part in batches(chosen, preprocess, batch_size=256, workers=workers):
-        if len(part) > 1:
+        if len(part.images) > 1:
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
-                encoder(preprocess.normalise(part.to(device)))
+                encoder(preprocess.normalise(part.images.to(device)))
     for m, momentum in zip(norms, momenta, strict=True):
         m.momentum = momentum
     encoder.eval()

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ecpp.views.draws import Params
+from ecpp.views.draws import Params, to_device
 
 _LUMA = (0.2989, 0.587, 0.114)  # torchvision's weights
 _CONTRAST, _SATURATION, _HUE = 1, 2, 3
@@ -38,15 +38,20 @@ class Blend(NamedTuple):
     is_brightness: bool  # of all of them: nothing grey is needed
 
     def part(self, start: int, stop: int) -> "Blend":
-        return Blend(*(t[start:stop] for t in self[:3]), self.is_brightness)
+        return Blend(self.times[start:stop], self.mean[start:stop], self.grey[start:stop], self.is_brightness)
 
 
 def blends(operation: Tensor, factor: Tensor, device: torch.device) -> Blend:
     """One operation (0 brightness, 1 contrast, 2 saturation) and factor per image, as tables on `device`."""
     rest = 1 - factor
-    columns = (factor, torch.where(operation == _CONTRAST, rest, 0), torch.where(operation == _SATURATION, rest, 0))
-    tables = (c.float()[:, None, None, None].to(device, non_blocking=True) for c in columns)
-    return Blend(*tables, not operation.any())
+    columns = (
+        factor,
+        torch.where(operation == _CONTRAST, rest, 0),
+        torch.where(operation == _SATURATION, rest, 0),
+    )
+    tables = (to_device(c.float()[:, None, None, None], device) for c in columns)
+    times, mean, grey = tables
+    return Blend(times, mean, grey, not operation.any())
 
 
 def blend_(x: Tensor, blend: Blend) -> Tensor:
@@ -88,7 +93,7 @@ def blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     distance = torch.arange(-reach, reach + 1)
     taps = (-0.5 * (distance / sigma[:, None]) ** 2).exp()  # (B, taps)
     taps = (taps / taps.sum(dim=1, keepdim=True)).T.contiguous()
-    weights = taps[:, :, None, None, None].float().to(x.device, non_blocking=True)  # (taps, B, 1, 1, 1)
+    weights = to_device(taps[:, :, None, None, None].float(), x.device)  # (taps, B, 1, 1, 1)
     for axis, edges in ((2, (0, 0, reach, reach)), (3, (reach, reach, 0, 0))):
         size, padded = x.shape[axis], F.pad(x, edges, mode="reflect")
         x = padded.narrow(axis, 0, size) * weights[0]
@@ -125,7 +130,7 @@ def prepare(params: Params, device: torch.device) -> Recipe:
         params,
         [int((rank <= r).sum()) for r in range(4)],
         tuple(blends(three[:, i], amounts[:, i], device) for i in range(3)),
-        params.factors[:, _HUE].float().to(device, non_blocking=True),
+        to_device(params.factors[:, _HUE].float(), device),
     )
 
 
@@ -170,5 +175,5 @@ def _on(x: Tensor, chosen: Tensor, operation: Callable[[Tensor, Tensor], Tensor]
         for i in index.tolist():
             x[i : i + 1] = operation(x[i : i + 1], index.new_tensor([i]))
     elif len(index):
-        there = index.to(x.device, non_blocking=True)
+        there = to_device(index, x.device)
         x[there] = operation(x[there], index)

@@ -68,16 +68,23 @@ def uniform(seed: int, epoch: int, samples: Tensor, views: Tensor, slots: Tensor
     return ((x >> 11) & 0x1FFFFFFFFFFFFF).double() * 2.0**-53
 
 
+def numbers(plan: ViewPlan, samples: Tensor, *, seed: int, epoch: int) -> Tensor:
+    """(K, N, slots): every random number of the K views of `samples`, before it is given a meaning."""
+    views, slots = torch.arange(plan.k)[:, None, None], torch.arange(_SLOTS)[None, None, :]
+    return uniform(seed, epoch, samples[None, :, None], views, slots)
+
+
+def geometry(plan: ViewPlan, u: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Boxes (K, N, 4) and flips (K, N) from `numbers`: all that cutting the views out of an image needs."""
+    flip_p = torch.tensor([v.flip_p for v in plan.views], dtype=torch.float64)[:, None]
+    return _boxes(plan.views, u, sizes), u[..., _FLIP] < flip_p
+
+
 def draw(plan: ViewPlan, samples: Tensor, sizes: Tensor, *, seed: int, epoch: int) -> Params:
     """All parameters of the K views of `samples` (N,), whose images have `sizes` (N, 2) as height, width."""
     views = plan.views
-    u = uniform(
-        seed,
-        epoch,
-        samples[None, :, None],
-        torch.arange(len(views))[:, None, None],
-        torch.arange(_SLOTS)[None, None, :],
-    )  # (K, N, slots)
+    u = numbers(plan, samples, seed=seed, epoch=epoch)
+    boxes, flip = geometry(plan, u, sizes)
     colours = [v.colour for v in views]
 
     def happens(slot: int, name: str) -> Tensor:
@@ -88,8 +95,8 @@ def draw(plan: ViewPlan, samples: Tensor, sizes: Tensor, *, seed: int, epoch: in
     blur_low, blur_high = _columns([c.blur_sigma if c else (0.0, 0.0) for c in colours])
     sigma = blur_low + u[..., _SIGMA] * (blur_high - blur_low)
     return Params(
-        boxes=_boxes(views, u, sizes),
-        flip=u[..., _FLIP] < torch.tensor([v.flip_p for v in views], dtype=torch.float64)[:, None],
+        boxes=boxes,
+        flip=flip,
         jitter=jitter,
         factors=_factors(views, u, jitter),
         order=_permutation(u[..., _ORDER]),
@@ -154,3 +161,10 @@ def _boxes(views: Sequence[View], u: Tensor, sizes: Tensor) -> Tensor:
     top = torch.where(found, top, ((height - h) / 2).floor())
     left = torch.where(found, left, ((width - w) / 2).floor())
     return torch.stack([top, left, h, w], dim=-1).long()
+
+
+def to_device(small: Tensor, device: torch.device) -> Tensor:
+    """Parameters from the CPU to where the pixels are; a GPU fetches them from pinned memory, and nobody waits."""
+    if device.type == "cuda" and small.device.type == "cpu":
+        small = small.pin_memory()
+    return small.to(device, non_blocking=True)

@@ -91,6 +91,11 @@ class ViewPlan:
         return self.groups[0][0]
 
     @property
+    def pixels_per_image(self) -> int:
+        """Of all its views, each channel counted once."""
+        return sum(v.size**2 for v in self.views)
+
+    @property
     def pairs_per_image(self) -> int:
         """K(K-1)/2, the full graph."""
         return math.comb(self.k, 2)
@@ -98,7 +103,7 @@ class ViewPlan:
     @property
     def relative_compute(self) -> float:
         """The encoder's work per image, in passes of a large view: pixels over pixels (Table 1)."""
-        return sum(v.size**2 for v in self.views) / self.large**2
+        return self.pixels_per_image / self.large**2
 
 
 def plan(

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ecpp.views import colour
 from ecpp.views.batch import ViewBatch
-from ecpp.views.draws import Params, draw
-from ecpp.views.geometry import crop_resize_flip, crop_resize_one
+from ecpp.views.draws import Params, draw, to_device
+from ecpp.views.geometry import crop_resize_flip, crop_resize_one, crop_resize_reduced
 from ecpp.views.plan import SMALL_IMAGE, ViewPlan
 
 # A CPU renders so many bytes of float pixels at a time: what fits its cache costs a fraction of what does not.
@@ -35,11 +35,13 @@ def render(plan: ViewPlan, images: Tensor, samples: Tensor, params: Params) -> V
 
     def crops(size: int, places: Sequence[int]) -> _Crops:
         mine = params.views(places).flatten()
-        boxes, flip = (t.to(images.device, non_blocking=True) for t in (mine.boxes, mine.flip))
+        boxes = to_device(mine.boxes, images.device)
+        flips = to_device(mine.flip, images.device) if mine.flip.any() else None
 
         def some(index: Tensor) -> Tensor:
             which = images.index_select(0, index % len(images))
-            return crop_resize_flip(which, boxes[None, index], flip[None, index], size)[0].mul_(unit)
+            flip = None if flips is None else flips[None, index]
+            return crop_resize_flip(which, boxes[None, index], flip, size, unit=unit)[0]
 
         return some
 
@@ -54,16 +56,37 @@ def make(plan: ViewPlan, images: Tensor, samples: Tensor, *, seed: int, epoch: i
     return render(plan, images, samples, draw(plan, samples.cpu(), size, seed=seed, epoch=epoch))
 
 
-def crop_views(plan: ViewPlan, image: Tensor, params: Params) -> list[Tensor]:
-    """One image's crops as uint8, (V, C, S, S) per resolution: a worker's share of the rendering."""
-    groups = []
-    for size, places in plan.groups:
-        views = []
-        for place in places:
-            view = crop_resize_one(image, params.boxes[place, 0], size)
-            views.append(view.flip(-1) if params.flip[place, 0] else view)
-        groups.append(torch.stack(views))
-    return groups
+def empty_crops(plan: ViewPlan, n: int) -> list[Tensor]:
+    """Room for the crops of n images: uint8 (V, N, C, S, S) per resolution."""
+    channels = len(plan.mean)
+    return [
+        torch.empty(len(places), n, channels, size, size, dtype=torch.uint8) for size, places in plan.groups
+    ]
+
+
+def crop_views(
+    plan: ViewPlan, image: Tensor, size: Tensor, boxes: Tensor, flip: Tensor, out: Sequence[Tensor]
+) -> None:
+    """A worker's share: one image's crops, by boxes (K, 4) and flips (K,), into `out`, (V, C, S, S) per resolution.
+
+    `image` may be smaller than the `size` (2,) that the boxes are for: then all of it was reduced.
+    """
+    reduced = image.shape[1:] != tuple(size.tolist())
+    scale = [now / full for now, full in zip(image.shape[1:], size.tolist(), strict=True)]
+    for (side, places), group in zip(plan.groups, out, strict=True):
+        for place, view in zip(places, group, strict=True):
+            if reduced:
+                crop = crop_resize_reduced(image, boxes[place], scale, side)
+            else:
+                crop = crop_resize_one(image, boxes[place], side)
+            view.copy_(crop.flip(-1) if flip[place] else crop)
+
+
+def reduction(plan: ViewPlan, boxes: Tensor) -> int:
+    """By which of 1, 2, 4 and 8 an image may be reduced before its crops (K, 4) are cut, so that none is enlarged."""
+    sides = torch.tensor([view.size for view in plan.views])
+    spare = float((boxes[:, 2:].amin(dim=1) / sides).min())
+    return next((factor for factor in (8, 4, 2) if spare >= factor), 1)
 
 
 def finish(plan: ViewPlan, crops: Sequence[Tensor], samples: Tensor, params: Params) -> ViewBatch:
@@ -80,9 +103,6 @@ def _finish(
     plan: ViewPlan, crops: Sequence[_Crops], samples: Tensor, params: Params, device: torch.device
 ) -> ViewBatch:
     """Colour and normalise the crops of each resolution."""
-    scale = 1 / torch.tensor(plan.std)[:, None, None]
-    shift = -torch.tensor(plan.mean)[:, None, None] * scale
-    scale, shift = scale.to(device, non_blocking=True), shift.to(device, non_blocking=True)
     n, channels = len(samples), len(plan.mean)
     groups = []
     for (size, places), some in zip(plan.groups, crops, strict=True):
@@ -96,24 +116,32 @@ def _finish(
             if kernel is not None:
                 recipe = colour.prepare(mine.take(row), device)
                 row = row[recipe.order]
-            row = row.to(device, non_blocking=True)
+            row = to_device(row, device)
             for start in range(0, len(row), step):
                 index = row[start : start + step]
                 x = some(index)
                 if recipe is not None and kernel is not None:
                     colour.apply_(x, recipe, start, kernel)
-                _store(out, index, x.mul_(scale).add_(shift))
+                _store(plan, x, index, out)
         groups.append(out.permute(0, 3, 1, 2))  # (V·N, C, S, S)
     return ViewBatch(tuple(groups), tuple(places for _, places in plan.groups), samples)
 
 
-def _store(out: Tensor, index: Tensor, x: Tensor) -> None:
-    """Crops (B, C, S, S) into their places in `out` (…, S, S, C)."""
+def _store(plan: ViewPlan, x: Tensor, index: Tensor, out: Tensor) -> None:
+    """Crops (B, C, S, S), normalised, into their places in `out` (…, S, S, C)."""
     if out.device.type == "cpu" and x.shape[-1] > SMALL_IMAGE:  # large ones one by one, without another copy
         for place, image in zip(index.tolist(), x, strict=True):
-            out[place] = image.permute(1, 2, 0)
+            _normalise(plan, image, out[place])
     else:
-        out.index_copy_(0, index, x.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1))
+        y = torch.empty(len(x), *out.shape[1:], device=out.device)
+        out.index_copy_(0, index, _normalise(plan, x, y))
+
+
+def _normalise(plan: ViewPlan, x: Tensor, out: Tensor) -> Tensor:
+    """(…, C, S, S) in [0, 1] to `out` (…, S, S, C), in one pass."""
+    for c, (mean, std) in enumerate(zip(plan.mean, plan.std, strict=True)):
+        torch.add(torch.tensor(-mean / std), x.select(-3, c), alpha=1 / std, out=out.select(-1, c))
+    return out
 
 
 def _alike(plan: ViewPlan, places: Sequence[int]) -> list[tuple[int | None, list[int]]]:

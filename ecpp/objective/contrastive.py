@@ -1,4 +1,4 @@
-"""The contrastive losses over a pair graph: Eq. 1 (l) and Eq. 4 (l'), summed as in Eq. 2 and 3, and across two networks."""
+"""The contrastive losses over a pair graph: Eq. 1 (l) and Eq. 4 (l'), added up as in Eq. 2 and 3; cross is MoCo v3's."""
 
 from typing import Any, Literal
 
@@ -93,7 +93,7 @@ class _Known(torch.autograd.Function):
 
 def _terms(
     z: Tensor, everyone: Tensor | None, pairs: Tensor | None, tau: float, *,
-    own: bool, positive: bool, first: int, tile: int | None = None,
+    own: bool, positive: bool, first: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The sum over all anchors of all ordered pairs, and the graph on the device of `z`."""
     mask = graphs.resolve(pairs, len(z), z.device)
@@ -102,21 +102,16 @@ def _terms(
     tracked = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (z, everyone)]
     dtype = wide(z) if everyone is None else wide(z, everyone)
     with torch.no_grad(), torch.autocast(z.device.type, enabled=False):
-        u, u_inverse = unit(z.to(dtype).contiguous())
-        v, v_inverse = (u, u_inverse) if everyone is None else unit(everyone.to(dtype).contiguous())
+        u, u_length = unit(z.to(dtype).contiguous())
+        v, v_length = (u, u_length) if everyone is None else unit(everyone.to(dtype).contiguous())
         terms = Terms(u, v, mask, needed, tau, own=own, positive=positive, first=first,
-                      tile=tile or _tile(z.device), gradient=(tracked[0], tracked[1]))  # fmt: skip
+                      gradient=(tracked[0], tracked[1]))  # fmt: skip
         total = terms.run()
         if not any(tracked):
             return total, mask
-        dz = None if terms.du is None else gradient(terms.du, u, u_inverse)
-        other = None if everyone is None or terms.dv is None else gradient(terms.dv, v, v_inverse)
+        dz = None if terms.du is None else gradient(terms.du, u, u_length)
+        other = None if everyone is None or terms.dv is None else gradient(terms.dv, v, v_length)
     return _Known.apply(total, z, everyone, dz, other), mask
-
-
-def _tile(device: torch.device) -> int:
-    """How many rows a block of similarities may have: on a CPU it should fit into the cache."""
-    return 512 if device.type == "cpu" else 4096
 
 
 def _check(z: Tensor, tau: float) -> None:

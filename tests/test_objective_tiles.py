@@ -217,16 +217,15 @@ def test_compiled_it_says_the_same(side):
     assert with_graph(z).item() == pytest.approx(contrastive(z, pairs.core(4)).item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("tau", [0.01, 0.2])
-def test_no_number_is_read_back_from_a_gpu(tau):
+def test_no_number_is_read_back_from_a_gpu():
     """A fake GPU tensor has no values: whatever reads one raises. The gradient is computed with the value."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(), tiles_of(4):
         z = torch.empty(3, 20, 8, device="cuda", requires_grad=True)
         graph = torch.empty(3, 3, device="cuda", dtype=torch.bool)
-        assert contrastive(z, graph, tau=tau, pair_reduction="mean").requires_grad
-        assert cross(z, z.detach(), graph, tau=tau).requires_grad
+        assert contrastive(z, graph, pair_reduction="mean").requires_grad
+        assert cross(z, z.detach(), graph, tau=0.01).requires_grad
         with pytest.raises(RuntimeError):
             graph.tolist()
 

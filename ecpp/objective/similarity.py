@@ -12,8 +12,8 @@ from ecpp.objective.sums import Exponentials, Logarithms
 
 
 def tile(device: torch.device) -> int:
-    """How many rows a tile of similarities has; on a CPU two such tiles fit into the cache."""
-    return 512 if device.type == "cpu" else 4096
+    """How many rows a tile of similarities has: on a CPU two such tiles fit into the cache."""
+    return 512 if device.type == "cpu" else 2048
 
 
 class Part(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ecpp.data.decode import Unreadable
+from ecpp.data.unreadable import Unreadable
 
 IN_MEMORY_SIDE = 96  # images up to this side and of one size are kept in memory, as uint8,
 IN_MEMORY_BYTES = 4 << 30  # while they take no more than this

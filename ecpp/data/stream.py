@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ecpp.data.ahead import ahead
 from ecpp.data.crops import Cut, Cutter, Key
-from ecpp.data.decode import Unreadable
 from ecpp.data.source import Images
+from ecpp.data.unreadable import Unreadable
 from ecpp.data.workers import by_workers
 from ecpp.views import ViewBatch, ViewPlan, draw, finish, make
 from ecpp.views.draws import to_device, uniform

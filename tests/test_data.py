@@ -7,7 +7,7 @@ import torch
 import torchvision.datasets
 from pictures import Pictures, as_pil, fill, picture, save
 
-from ecpp.data import generated, hub, open_source, source, subset
+from ecpp.data import Unreadable, generated, hub, open_source, source, subset
 
 # --- folders --------------------------------------------------------------------------------------------
 
@@ -164,6 +164,135 @@ def test_a_broken_image_is_named(tmp_path, damage):
     assert list(decoded.unreadable) == [1]
     assert decoded.unreadable[1].name.endswith("2.png")
     assert torch.equal(decoded.pixels[2], images.read(2))
+
+
+def test_links_that_lead_to_themselves_or_nowhere_are_files_that_cannot_be_read(tmp_path):
+    fill(tmp_path, "a.png")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere.png").symlink_to("absent.png")
+    images = open_source(str(tmp_path)).train
+    assert [images.name(i) for i in range(len(images))] == ["a.png", "loop.png", "nowhere.png"]
+    for i, reason in ((1, "Too many levels"), (2, "No such file")):
+        with pytest.raises(Unreadable, match=reason):
+            images.read(i)
+
+
+def test_a_second_held_out_split_is_left_out_and_named(tmp_path):
+    fill(tmp_path, "train/1.png", "val/2.png", "test/3.png")
+    assert open_source(str(tmp_path)).notes == (f"left out in {tmp_path}: its splits val",)
+
+
+# --- labels.csv -----------------------------------------------------------------------------------------
+
+
+def table(root, text, encoding="utf-8"):
+    (root / "labels.csv").write_bytes(text.encode(encoding))
+    return open_source(str(root))
+
+
+def test_a_table_names_images_classes_and_splits(tmp_path):
+    fill(tmp_path, "b/1.png", "a/2.png", "3.png", "\u732b, two.png", "not named.png")
+    lines = [
+        "\ufeffLabel, Path ,note,split",
+        "dog,b/1.png,x,train",
+        "cat,./a/2.png,,",
+        'dog,"\u732b, two.png",x,Test',
+        "cat,3.png,x,test",
+    ]
+    splits = table(tmp_path, "\r\n".join(lines).replace(" Path ", "Path"))
+    train, test = splits.train, splits.test
+    assert [train.name(i) for i in range(2)] == ["a/2.png", "b/1.png"]
+    assert [test.name(i) for i in range(2)] == ["3.png", "\u732b, two.png"]
+    assert train.classes == test.classes == ("cat", "dog")
+    assert train.labels.tolist() == test.labels.tolist() == [0, 1]
+    assert torch.equal(train.read(1), picture(seed=sum(map(ord, "1.png"))))
+    assert splits.notes == (f"left out in {tmp_path}, as labels.csv does not name them: 1 images",)
+
+
+def test_a_table_without_splits_and_one_with_several(tmp_path):
+    fill(tmp_path, "1.png", "2.png", "3.png")
+    splits = table(tmp_path, "file,class\n1.png,x\n\n2.png,x\n3.png,x\n")
+    assert splits.test is None
+    assert splits.train.labels.tolist() == [0, 0, 0]
+    splits = table(tmp_path, "file,class,split\n1.png,x,train\n2.png,x,val\n3.png,x,test\n")
+    assert [splits.test.name(i) for i in range(len(splits.test))] == ["3.png"]
+    assert splits.notes == (f"left out in {tmp_path}: its splits val",)
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("image;label\n1.png;x\n", "must name a column for the file .* it names image;label"),
+    ("", "it names none"),
+    ("file,label\n", "names no images"),
+    ("file,label\n1.png\n", "line 2 of .* lacks its file or its class"),
+    ("file,label\n\n1.png,x\n,y\n", "line 4 of .* lacks its file or its class"),
+    ("file,label\n1.png,x\n1.png,y\n", "names 1.png more than once"),
+    ("file,label\nabsent.png,x\n", "names 1 images that are not there, such as absent.png"),
+    ("file,label\n../1.png,x\n", "not there, such as ../1.png"),
+    ("file,label\nnotes.txt,x\n", "names notes.txt, which is hidden or does not end like an image"),
+    ("file,label,split\n1.png,x,tset\n", "line 2 of .* names the split 'tset': use one of train, test, val"),
+    ("file,label,split\n1.png,x,test\n", "no images to train on: each is in a split of test"),
+    ("file,label,split\n1.png,x,\n2.png,y,test\n", "different classes, such as x, y"),
+])  # fmt: skip
+def test_tables_with_mistakes(tmp_path, text, sentence):
+    fill(tmp_path, "1.png", "2.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(ValueError, match=sentence):
+        table(tmp_path, text)
+
+
+def test_a_table_in_another_encoding(tmp_path):
+    fill(tmp_path, "1.png")
+    with pytest.raises(ValueError, match="no table of comma-separated values in UTF-8"):
+        table(tmp_path, "file,label\n1.png,Bär\n", encoding="latin-1")
+
+
+# --- lists of classes -----------------------------------------------------------------------------------
+
+
+def listed(root, text):
+    file = root.parent / "classes.txt"
+    file.write_text("\ufeff" + text, encoding="utf-8")
+    return open_source(str(root), classes=file)
+
+
+def test_a_list_of_classes_takes_those_alone(tmp_path):
+    root = tmp_path / "data"
+    names = [
+        f"{s}/{c}/{s}{c}{i}.png" for s in ("train", "test") for c in ("ox", "a b", "n01") for i in range(2)
+    ]
+    fill(root, *names)
+    splits = listed(root, "# a comment\n\nn01 goldfish, Carassius\n  a b\n")
+    for side, images in (("train", splits.train), ("test", splits.test)):
+        assert images.classes == ("a b", "n01")
+        assert images.labels.tolist() == [0, 0, 1, 1]
+        assert [images.name(i) for i in (0, 3)] == [f"a b/{side}a b0.png", f"n01/{side}n011.png"]
+        assert torch.equal(images.read(3), picture(seed=sum(map(ord, f"{side}n011.png"))))
+        assert images.encoded(3) == (root / side / "n01" / f"{side}n011.png").read_bytes()
+    assert torch.equal(splits.train.in_memory().pixels[2], splits.train.read(2))
+    few = subset(splits.train, 2, seed=0)
+    assert few.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("a\nc\nd\n", "2 of the 3 classes in .*classes.txt are not among the 2 of the source, such as 'c'; it has a, b"),
+    ("\n# nothing\n", "names no class"),
+])  # fmt: skip
+def test_lists_with_mistakes(tmp_path, text, sentence):
+    fill(tmp_path / "data", "a/1.png", "b/2.png")
+    with pytest.raises(ValueError, match=sentence):
+        listed(tmp_path / "data", text)
+
+
+def test_a_list_that_is_absent_or_of_no_use(tmp_path):
+    fill(tmp_path / "data", "1.png", "2.png")
+    with pytest.raises(FileNotFoundError, match="there is no list of classes .*absent.txt"):
+        open_source(str(tmp_path / "data"), classes=tmp_path / "absent.txt")
+    with pytest.raises(ValueError, match="lists classes, but the images have none"):
+        listed(tmp_path / "data", "a\n")
+    (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="is no list of classes: it should be text in UTF-8"):
+        open_source(str(tmp_path / "data"), classes=tmp_path / "classes.txt")
 
 
 # --- memory or files ------------------------------------------------------------------------------------
@@ -354,6 +483,23 @@ class BySplit(Toy):
         self.labels = np.array(self.numbers)
 
 
+class ByVal(BySplit):
+    def __init__(self, root, split="train", download=False):
+        if split not in ("train", "val"):
+            raise ValueError(f"Unknown value {split!r} for argument split")
+        self.fill(6 if split == "train" else 4, 0)
+
+
+class Broken(Toy):
+    def __init__(self, root):
+        self.fill(3, 0)
+
+    def __getitem__(self, index):
+        if index == 1:
+            raise OSError("image file is truncated")
+        return (self.data[0], 0) if index == 0 else (torch.zeros(3, 8, 8), 0)
+
+
 class Whole(Toy):
     def __init__(self, root):
         self.fill(5, 0)
@@ -367,7 +513,7 @@ class Unreachable(Toy):
 @pytest.fixture
 def toys(tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "CACHE", tmp_path)
-    for kind in (ByTrain, BySplit, Whole, Unreachable):
+    for kind in (ByTrain, BySplit, ByVal, Broken, Whole, Unreachable):
         monkeypatch.setattr(torchvision.datasets, kind.__name__, kind, raising=False)
 
 
@@ -395,6 +541,28 @@ def test_torchvision_data_without_splits_or_labels_are_all_for_training(toys):
     assert len(splits.train) == 5
     assert splits.train.labels is None
     assert splits.train.classes == ()
+
+
+def test_torchvision_data_may_hold_out_val(toys):
+    splits = open_source("torchvision:ByVal")
+    assert (len(splits.train), len(splits.test)) == (6, 4)
+    assert splits.train.labels is None
+
+
+def test_what_torchvision_cannot_read_or_is_no_image_is_named(toys):
+    images = open_source("torchvision:Broken").train
+    assert torch.equal(images.read(0), picture(8, 8, seed=0))
+    with pytest.raises(Unreadable, match="Broken 1: image file is truncated"):
+        images.read(1)
+    with pytest.raises(ValueError, match="Broken 2 is a Tensor: only data sets of images can be taken"):
+        images.read(2)
+
+
+def test_torchvision_data_in_grey(toys):
+    grey = open_source("torchvision:BySplit", channels=1).train
+    assert np.array_equal(grey.read(1)[0].numpy(), np.asarray(as_pil(picture(8, 8, seed=1)).convert("L")))
+    with pytest.raises(ValueError, match=r"it has 1 channels \(L\), but 4 were asked for"):
+        open_source("torchvision:BySplit", channels=4).train.read(0)
 
 
 def test_torchvisions_fake_data_can_be_opened():

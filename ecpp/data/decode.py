@@ -56,7 +56,7 @@ class Encoded:
                 if factor > 1 and self._image.format == "JPEG":
                     width, height = self._image.size
                     self._image.draft(None, (max(1, width // factor), max(1, height // factor)))
-                pixels = _pixels(_upright(self._image), self.channels)
+                pixels = from_pil(self._image, self.channels)
         if 0 in pixels.shape:
             raise Unreadable(self.name, f"it holds {pixels.shape[2]}×{pixels.shape[1]} pixels")
         return pixels
@@ -107,7 +107,9 @@ def _upright(image: "Image.Image") -> "Image.Image":
     return image if _is_upright(image) else ImageOps.exif_transpose(image)
 
 
-def _pixels(image: "Image.Image", channels: int) -> Tensor:
+def from_pil(image: "Image.Image", channels: int) -> Tensor:
+    """Any of PIL's images, upright, as uint8 (C, H, W)."""
+    image = _upright(image)
     if channels not in (1, 3):
         bands = len(image.getbands())
         if bands != channels or image.mode in ("P", "PA", "F", "I"):

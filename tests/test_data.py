@@ -286,7 +286,7 @@ def test_lists_with_mistakes(tmp_path, text, sentence):
 
 def test_a_list_that_is_absent_or_of_no_use(tmp_path):
     fill(tmp_path / "data", "1.png", "2.png")
-    with pytest.raises(FileNotFoundError, match="there is no list of classes .*absent.txt"):
+    with pytest.raises(FileNotFoundError, match=r"there is no list of classes .*absent\.txt"):
         open_source(str(tmp_path / "data"), classes=tmp_path / "absent.txt")
     with pytest.raises(ValueError, match="lists classes, but the images have none"):
         listed(tmp_path / "data", "a\n")

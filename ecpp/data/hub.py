@@ -63,6 +63,7 @@ def open_torchvision(name: str, *, channels: int = 3) -> Splits:
         near = [n for n in datasets.__all__ if n.lower().startswith(name[:3].lower())]
         raise ValueError(f"torchvision has no data set {name!r}; near: {', '.join(near) or 'none'}")
     accepted = inspect.signature(kind).parameters
+    create: Any = kind
     common: dict[str, Any] = {}
     if "root" in accepted:
         common["root"] = str(CACHE.expanduser() / name)
@@ -71,20 +72,20 @@ def open_torchvision(name: str, *, channels: int = 3) -> Splits:
 
     try:
         if "train" in accepted:
-            train, test = (kind(**common, train=side) for side in (True, False))
+            train, test = (create(**common, train=side) for side in (True, False))
         elif "split" in accepted:
-            train, test = kind(**common, split="train"), _held_out(kind, common)
+            train, test = create(**common, split="train"), _held_out(create, common)
         else:
-            train, test = kind(**common), None
+            train, test = create(**common), None
     except (OSError, RuntimeError, TypeError, ValueError) as e:
         raise ValueError(f"torchvision could not open {name}: {e}") from e
     held_out = None if test is None else TorchvisionImages(test, channels=channels)
     return Splits(TorchvisionImages(train, channels=channels), held_out)
 
 
-def _held_out(kind: Any, common: dict[str, Any]) -> Any:
+def _held_out(create: Any, common: dict[str, Any]) -> Any:
     """The first split to count on that a data set knows; those that are unknown are ValueErrors."""
     for split in HELD_OUT:
         with suppress(ValueError):
-            return kind(**common, split=split)
+            return create(**common, split=split)
     return None

@@ -210,10 +210,31 @@ def test_ranks_share_a_batch(make):
 
 def test_what_fails_on_one_rank_is_left_out_at_its_place_on_all(tmp_path):
     images = broken_folder(tmp_path, bad=())
-    failed = torch.tensor([False, True, False])
+    failed = torch.tensor([False, True, False, False])  # the last one: whether to end
     s = Stream(images, PLAN, batch_size=6, seed=0, world=2, agree=lambda mine: mine | failed)
     (batch,) = s.batches(0, 1)
     assert batch.samples.tolist() == s.samples(0)[[0, 2]].tolist()
+
+
+def test_ranks_end_together_when_one_has_met_too_much(tmp_path, monkeypatch):
+    monkeypatch.setattr("ecpp.data.stream.FEW", 1)
+    images = broken_folder(tmp_path, bad=(1, 2, 4), count=12)
+    words = {}
+
+    def one(mine):
+        words[0] = mine
+        return mine
+
+    asking = Stream(images, PLAN, batch_size=12, seed=0, world=2, rank=0, agree=one, max_unreadable=0.0)
+    other = Stream(images, PLAN, batch_size=12, seed=0, world=2, rank=1, agree=lambda m: m | words[0])
+    mine = asking.samples(0).tolist()
+    failing = [images.name(i) in ("1.png", "2.png", "4.png") for i in mine]
+    assert sum(failing) >= 2  # with this seed
+    with pytest.raises(ValueError, match=r"no more than 1 are borne \(this is what rank 0 of 2 met\)"):
+        next(asking.batches(0, 1))
+    assert words[0].tolist() == [*failing, True]
+    with pytest.raises(ValueError, match="rank 1 of 2"):
+        next(other.batches(0, 1))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -158,13 +158,16 @@ def _run(
         console, name, epochs=config.epochs, total=total, step=progress.step, decoding=decoding
     ) as display:
 
-        def log(record: dict[str, Any]) -> None:
+        def log_unreadable() -> None:
             while unreadable:
                 error = unreadable.pop(0)
                 folder.append(
-                    {"kind": "unreadable", "step": record["step"], "name": error.name, "reason": error.reason}
+                    {"kind": "unreadable", "step": progress.step, "name": error.name, "reason": error.reason}
                 )
                 display.say(f"left out: {error.name}: {error.reason}")
+
+        def log(record: dict[str, Any]) -> None:
+            log_unreadable()
             folder.append(record)
             display.show(record)
 
@@ -173,20 +176,23 @@ def _run(
             after_epoch=judge,
             save=lambda: save_checkpoint(_state(method, optimizer, progress), folder.checkpoint),
         )
-        train(
-            method,
-            stream,
-            optimizer,
-            lr_of,
-            progress,
-            hooks,
-            epochs=config.epochs,
-            pairs_per_image=about.pairs_per_image(config),
-            bf16=config.precision == "bf16",
-            clip=config.clip,
-            log_every=config.log_every,
-            save_every=SAVE_EVERY,
-        )
+        try:
+            train(
+                method,
+                stream,
+                optimizer,
+                lr_of,
+                progress,
+                hooks,
+                epochs=config.epochs,
+                pairs_per_image=about.pairs_per_image(config),
+                bf16=config.precision == "bf16",
+                clip=config.clip,
+                log_every=config.log_every,
+                save_every=SAVE_EVERY,
+            )
+        finally:
+            log_unreadable()  # where they end the run, too
 
 
 def _state(method: Method, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:

@@ -22,6 +22,8 @@ _RANGES = {
     "lr": (-_ANY, 1e6),
     "threads": (1, _ANY),
     "workers": (0, 256),
+    "channels": (1, 4096),
+    "max_unreadable": (0, 1),
     "seed": (0, _ANY),
     "log_every": (1, _ANY),
 }
@@ -32,11 +34,15 @@ class Config:
     """How an encoder is pretrained."""
 
     source: str
-    """Images: a folder, patterns[:NUMBER[xSIZE]], or torchvision:NAME."""
+    """Images: a folder, a packed store, patterns[:NUMBER[xSIZE]], torchvision:NAME, or hf:NAME."""
     val: str | None = None
     """Held-out labelled images for kNN; None takes the source's own test/ or val/ split."""
     limit: int | None = None
     """Use a random subset of this many images, of every class alike; None takes all."""
+    classes: str | None = None
+    """A file that lists the classes to take, one a line; None takes all."""
+    channels: int = 3
+    """3 for colour, 1 for grey, otherwise the files' own number: colour operations need 3 and are off elsewhere."""
 
     method: Literal["simclr", "byol"] = "simclr"
     """What the pairs of views are taught."""
@@ -52,6 +58,10 @@ class Config:
     """Share of the image's area that a crop covers."""
     look: Literal["cifar", "imagenet"] | None = None
     """Colour operations and normalisation of that data set in the paper; None takes cifar up to 64 px."""
+    mean: tuple[float, ...] | None = None
+    """Mean of every channel in [0, 1]; None takes the look's for colour, else that of a thousand images."""
+    std: tuple[float, ...] | None = None
+    """Standard deviation of every channel; None likewise."""
     pairing: Literal["full", "multi-crop", "core"] = "full"
     """Which pairs of views teach (Table 1)."""
     loss: Literal["ecpp", "vanilla"] = "ecpp"
@@ -101,6 +111,10 @@ class Config:
     """CPU threads of the encoder; None takes as many as PyTorch does."""
     workers: int | None = None
     """Processes that decode images too large to be held in memory; None takes cores - 1, at most 8."""
+    scaled: bool = False
+    """Decode JPEGs at a half, a quarter or an eighth of their size where no view needs more: faster, less exact."""
+    max_unreadable: float = 0.05
+    """Share of the images that may turn out unreadable before the run stops with their list."""
     seed: int = 0
     """Fixes weights, subset, order and views."""
     log_every: int = 10
@@ -138,6 +152,14 @@ class Config:
         ):
             if not used and getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{_flag(name)} belongs to {owner} and would do nothing here: leave it out")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if values is not None and len(values) != self.channels:
+                raise ValueError(
+                    f"--{name} gives {len(values)} numbers, but the images have {self.channels} channels"
+                )
+        if self.std is not None and min(self.std) <= 0:
+            raise ValueError(f"--std must hold numbers above 0, but is {self.std}")
         if self.seed >= 2**63:
             raise ValueError(f"--seed must be below 2^63, but is {self.seed}")
 
@@ -188,6 +210,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, a) for a in arguments)
     if origin is Literal:
         return value in arguments
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return isinstance(value, list | tuple) and all(_fits(v, arguments[0]) for v in value)
     if origin is tuple:
         return (
             isinstance(value, list | tuple)

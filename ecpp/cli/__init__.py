@@ -9,6 +9,8 @@ COMMANDS = {
     "resume": ("train", "go on with a run that was stopped: ecpp resume RUN"),
     "evaluate": ("judge", "kNN and linear accuracy of a run: ecpp evaluate RUN [SOURCE]"),
     "report": ("judge", "one page about one or several runs: ecpp report RUN..."),
+    "scan": ("sources", "what is in a folder of images, and which files are bad: ecpp scan SOURCE"),
+    "pack": ("sources", "a source written once into one store that opens at once: ecpp pack SOURCE DST"),
     "plan": ("look", "the views, pairs and cost of a setting, before spending anything"),
     "views": ("look", "a picture of the K views of a few images: ecpp views SOURCE --out FILE.png"),
 }
@@ -31,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     command = getattr(import_module(f"ecpp.cli.{COMMANDS[name][0]}"), name)
     try:
         command(rest)
-    except (ValueError, OSError) as e:
+    except (ValueError, OSError, ImportError) as e:
         _fail(str(e))
     except (RuntimeError, MemoryError) as e:
         if "memory" not in str(e) and not isinstance(e, MemoryError):
@@ -53,7 +55,8 @@ def _usage() -> str:
             "",
             *lines,
             "",
-            "ecpp COMMAND --help explains a command; a SOURCE is a folder of images, patterns, or torchvision:NAME.",
+            "ecpp COMMAND --help explains a command; a SOURCE is a folder of images, a packed store, patterns,",
+            "torchvision:NAME, hf:NAME or hf:PATH (parquet).",
         ]
     )
 

@@ -64,7 +64,8 @@ class Encoded:
             pixels = self._fast() if factor == 1 else None
             if pixels is None:
                 if factor > 1 and self._image.format == "JPEG":
-                    self._image.draft(None, tuple(-(-side // factor) for side in self._image.size))
+                    width, height = self._image.size
+                    self._image.draft(None, (-(-width // factor), -(-height // factor)))
                 pixels = _pixels(_upright(self._image), self.channels)
         if 0 in pixels.shape:
             raise Unreadable(self.name, f"it holds {pixels.shape[2]}×{pixels.shape[1]} pixels")
@@ -79,10 +80,10 @@ class Encoded:
 
         mode = ImageReadMode.RGB if wanted == "RGB" else ImageReadMode.GRAY
         try:
-            decoded: Tensor = decode_jpeg(torch.frombuffer(bytearray(self.data), dtype=torch.uint8), mode)
+            decoded = decode_jpeg(torch.frombuffer(bytearray(self.data), dtype=torch.uint8), mode)
         except RuntimeError:  # PIL may still read it; if not, its reason is the clearer one
             return None
-        return decoded
+        return decoded if isinstance(decoded, Tensor) else decoded[0]
 
 
 @contextmanager
@@ -156,7 +157,7 @@ def _pixels(image: "Image.Image", channels: int) -> Tensor:
 def _eight_bits(image: "Image.Image") -> "Image.Image":
     """Sixteen bits of grey, which PIL's own conversion would cut off at 255."""
     wide = image.convert("I")
-    low, high = wide.getextrema()
+    low, high = (value for value in wide.getextrema() if not isinstance(value, tuple))  # of one band
     if not 0 <= low <= high <= 65535:
         raise ValueError(f"its 32-bit values from {low} to {high} have no known range: store 8 or 16 bits")
     return wide.point(lambda v: v / 257 + 0.5).convert("L")

@@ -193,7 +193,8 @@ def _read_table(table: Path) -> list[tuple[bytes, str, str]]:
     if not names or not labels:
         raise ValueError(
             f"the first line of {table} must name a column for the file ({', '.join(_FILE_COLUMNS)}) and one for the "
-            f"class ({', '.join(_LABEL_COLUMNS)}), and may name one for the split; it names {', '.join(columns) or 'none'}"
+            f"class ({', '.join(_LABEL_COLUMNS)}), and may name one for the split; it names "
+            f"{', '.join(columns) or 'none'}"
         )
     split = columns.get("split")
     found = []

@@ -204,7 +204,7 @@ def _open(name: str, channels: int) -> Splits:
 
 
 def only_classes(splits: Splits, file: Path) -> Splits:
-    """The images of the classes that a file names, one a line; of other lines the first word, as in lists of synsets."""
+    """The images of the classes that a file names, one a line; otherwise its first word, as in lists of synsets."""
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +44,8 @@ class Preprocess:
         return x
 
 
-class Features(NamedTuple):
+@dataclass(frozen=True)
+class Features:
     """What a frozen encoder gives for the images that can be read."""
 
     values: Tensor  # (m, D) in fp32 on the CPU
@@ -53,7 +53,10 @@ class Features(NamedTuple):
     unreadable: tuple[Unreadable, ...]
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
+    """A share of the images, ready for `normalise`."""
+
     images: Tensor  # uint8 (m, C, size, size)
     index: Tensor  # (m,)
     unreadable: tuple[Unreadable, ...]
@@ -84,7 +87,7 @@ class _Prepare:
 def batches(images: Images, preprocess: Preprocess, *, batch_size: int, workers: int = 0) -> Iterator[Batch]:
     """All images in order."""
     decoded = images.in_memory()
-    parts = torch.arange(len(images)).split(batch_size)
+    parts = torch.split(torch.arange(len(images)), batch_size)
     if decoded is None:
         channel = preprocess.size**2 * batch_size
         yield from by_workers(
@@ -117,7 +120,8 @@ def features(
     was_training = encoder.training
     encoder.eval()
     device = next(encoder.parameters()).device
-    values, index, unreadable = [], [], []
+    values, index = [], []
+    unreadable: list[Unreadable] = []
     for part in batches(images, preprocess, batch_size=batch_size, workers=workers):
         unreadable += part.unreadable
         if len(part.index):

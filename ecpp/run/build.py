@@ -1,18 +1,19 @@
 """From a resolved config to objects."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ecpp.config import Config
-from ecpp.data import Images, Splits, Stream, check_classes, open_source, subset
+from ecpp.data import Images, Splits, Stream, Unreadable, check_classes, open_source, subset
 from ecpp.evaluate import Preprocess
 from ecpp.method import BYOL, Method, SimCLR
 from ecpp.model import create_encoder, mlp, probe, shrinks_to_a_pixel
 from ecpp.objective.pairs import GRAPHS
 from ecpp.views import ViewPlan, plan
-from ecpp.views.plan import LOOKS
+from ecpp.views.plan import LOOKS, Look
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,18 @@ class Data:
 
 def open_data(config: Config) -> Data:
     """The source of a config, cut to its limit."""
-    splits = open_source(config.source)
+    splits = open_images(config, config.source)
     held_out = splits.test
     if config.val is not None:
-        held_out = held_out_images(open_source(config.val))
+        held_out = held_out_images(open_images(config, config.val))
     if splits.train.labels is not None and held_out is not None and held_out.labels is not None:
         check_classes(splits.train, held_out)
     return Data(subset(splits.train, config.limit, config.seed), held_out, splits.notes)
+
+
+def open_images(config: Config, source: str) -> Splits:
+    """A source as the encoder of a config needs it: with its channels, and its classes alone."""
+    return open_source(source, channels=config.channels, classes=config.classes)
 
 
 def held_out_images(splits: Splits) -> Images:
@@ -47,15 +53,23 @@ def build_plan(config: Config) -> ViewPlan:
         large=config.large or 0,
         small=config.small,
         n_simclr=config.n_simclr,
-        look=LOOKS[config.look or "cifar"],
+        look=build_look(config),
         crop_scale=config.crop_scale,
     )
+
+
+def build_look(config: Config) -> Look:
+    """The colour operations and normalisation of a resolved config."""
+    look = LOOKS[config.look or "cifar"]
+    return look.of_channels(config.mean or look.mean, config.std or look.std)
 
 
 def build_encoder(config: Config) -> nn.Module:
     """The encoder of a resolved config, with the weights that its seed gives."""
     torch.manual_seed(config.seed)
-    return create_encoder(config.encoder, size=config.large or 0, width=config.width)
+    return create_encoder(
+        config.encoder, size=config.large or 0, width=config.width, channels=config.channels
+    )
 
 
 def build_method(config: Config) -> Method:
@@ -63,8 +77,9 @@ def build_method(config: Config) -> Method:
     view_plan = build_plan(config)
     encoder = build_encoder(config)
     sizes = [size for size, _ in view_plan.groups]
-    features = probe(encoder, sizes)
-    if config.device == "cpu" and config.precision == "bf16" and shrinks_to_a_pixel(encoder, sizes):
+    features = probe(encoder, sizes, channels=config.channels)
+    shrinks = config.device == "cpu" and config.precision == "bf16"
+    if shrinks and shrinks_to_a_pixel(encoder, sizes, channels=config.channels):
         raise ValueError(
             f"views of {min(sizes)} px shrink to a single pixel inside the encoder, where gradients of bf16 "
             "convolutions can be wrong on a CPU: take larger views or --precision fp32"
@@ -100,7 +115,8 @@ def build_method(config: Config) -> Method:
     return method.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def build_stream(config: Config, images: Images) -> Stream:
+def build_stream(config: Config, images: Images, report: Callable[[Unreadable], None]) -> Stream:
+    """The batches of a resolved config; `report` is told of each image that cannot be read."""
     return Stream(
         images,
         build_plan(config),
@@ -108,6 +124,9 @@ def build_stream(config: Config, images: Images) -> Stream:
         seed=config.seed,
         workers=config.workers or 0,
         device=torch.device(config.device or "cpu"),
+        report=report,
+        max_unreadable=config.max_unreadable,
+        scaled=config.scaled,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ecpp.config import Config
-from ecpp.data import Images, check_classes, open_source, subset
+from ecpp.data import Images, check_classes, subset
 from ecpp.evaluate import LinearProtocol, calibrate, features, knn_accuracy, linear_probe
 from ecpp.evaluate.linear import IMAGENET_PROTOCOL
 from ecpp.run import build
@@ -49,12 +49,16 @@ def evaluate_run(
     workers = (config.workers or 0) if workers is None else workers
     protocol = _protocol(config, momentum)
 
+    used: list[int] = []  # how many images of each side could be read
+
     def judge(net: nn.Module) -> dict[str, tuple[float, float]]:
         started = time.perf_counter()
         net = net.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         sides = [features(net, images, preprocess, workers=workers, bf16=bf16) for images in (train, test)]
         extraction = time.perf_counter() - started
-        results = _protocols(protocol, config.seed, sides, [train.labels, test.labels], len(train.classes))  # type: ignore[list-item]
+        labels = [images.labels[f.index] for images, f in zip((train, test), sides, strict=True)]  # type: ignore[index]
+        used[:] = [len(y) for y in labels]
+        results = _protocols(protocol, config.seed, [f.values for f in sides], labels, len(train.classes))
         return {name: (top1, extraction + seconds) for name, (top1, seconds) in results.items()}
 
     trained = judge(encoder)
@@ -68,8 +72,8 @@ def evaluate_run(
             "top1": top1,
             "floor": floor[name][0],
             "floor_is": FLOOR,
-            "labels": len(train),
-            "tested": len(test),
+            "labels": used[0],
+            "tested": used[1],
             "details": details[name],
             "seconds": seconds,
         }
@@ -85,9 +89,9 @@ def _labelled(
 ) -> tuple[Images, Images, str]:
     """Training and held-out images, both with labels, or a sentence on what is missing."""
     name = source or config.source
-    splits = open_source(name)
+    splits = build.open_images(config, name)
     val = val or (config.val if source is None else None)
-    test = build.held_out_images(open_source(val)) if val else splits.test
+    test = build.held_out_images(build.open_images(config, val)) if val else splits.test
     if splits.train.labels is None:
         raise ValueError(
             f"{name} has no labels, which accuracies need: give a source with one folder per class, as in "

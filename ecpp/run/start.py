@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from ecpp.config import Config
-from ecpp.data import Images, Stream, subset
+from ecpp.data import Images, Stream, Unreadable, subset
 from ecpp.evaluate import features, knn_accuracy
 from ecpp.method import Method
 from ecpp.run import about, build
@@ -45,12 +45,13 @@ def pretrain(config: Config, out: Path, *, console: Console | None = None) -> Ru
         usable_device(resolved.device)
     torch.set_num_threads(resolved.threads or 1)
     method = build.build_method(resolved)
-    stream = build.build_stream(resolved, data.train)
+    unreadable: list[Unreadable] = []  # images that were left out and not yet logged
+    stream = build.build_stream(resolved, data.train, unreadable.append)
     with folder.locked():
         if not begun:
             write_json(folder.about, _about(config, resolved, data.train))
         _announce(resolved, data, console)
-        _run(resolved, folder, method, stream, data, console)
+        _run(resolved, folder, method, stream, data, unreadable, console)
     return folder
 
 
@@ -77,6 +78,12 @@ def _announce(config: Config, data: build.Data, console: Console) -> None:
         f"views of {config.large} and {config.small} px, lr {config.lr:g}",
         highlight=False,
     )
+    if config.channels != 3:
+        console.print(
+            f"with {config.channels} channels, saturation, hue and grey make no sense and are off; "
+            f"mean {config.mean}, std {config.std}",
+            highlight=False,
+        )
 
 
 def _check_same(folder: RunFolder, config: Config) -> None:
@@ -112,7 +119,13 @@ def _about(config: Config, resolved: Config, images: Images) -> dict[str, Any]:
 
 
 def _run(
-    config: Config, folder: RunFolder, method: Method, stream: Stream, data: build.Data, console: Console
+    config: Config,
+    folder: RunFolder,
+    method: Method,
+    stream: Stream,
+    data: build.Data,
+    unreadable: list[Unreadable],
+    console: Console,
 ) -> None:
     optimizer = build_optimizer(
         config.optimizer,
@@ -146,6 +159,12 @@ def _run(
     ) as display:
 
         def log(record: dict[str, Any]) -> None:
+            while unreadable:
+                error = unreadable.pop(0)
+                folder.append(
+                    {"kind": "unreadable", "step": record["step"], "name": error.name, "reason": error.reason}
+                )
+                display.say(f"left out: {error.name}: {error.reason}")
             folder.append(record)
             display.show(record)
 
@@ -216,7 +235,7 @@ def _knn_judge(config: Config, method: Method, data: build.Data) -> Callable[[in
                 workers=config.workers or 0,
                 bf16=config.precision == "bf16",
             )
-            pairs += [f, images.labels]  # type: ignore[list-item]
+            pairs += [f.values, images.labels[f.index]]  # type: ignore[index]
         return {"knn": knn_accuracy(*pairs)}
 
     return judge

@@ -60,6 +60,10 @@ class Display:
                 "more --workers help, and so do smaller --small views or fewer --views"
             )
 
+    def say(self, text: str) -> None:
+        """One line above the live one. Names of files are no markup."""
+        self.bar.console.print(text, highlight=False, markup=False)
+
     def _line(self, text: str) -> None:
         self.last_line = time.monotonic()
         self.bar.console.print(text, highlight=False)

@@ -111,7 +111,7 @@ def solarize(x: Tensor) -> Tensor:
 class Recipe:
     """The colour operations of many crops, which were put into `order` so that as many as can be do the same."""
 
-    order: Tensor  # (B,): the crops as they are worked on, by how many blends precede their hue; those without jitter last
+    order: Tensor  # (B,): the crops by how many blends precede their hue; those without jitter last
     params: Params  # in that order
     before: list[int]  # where the crops begin that have more than 0, 1, 2, 3 blends before the hue
     steps: tuple[Blend, ...]  # first, second and third blend

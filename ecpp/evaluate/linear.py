@@ -48,12 +48,12 @@ class Probes:
         bf16: bool = False,
     ) -> None:
         self.d, self.classes, self.momentum, self.bf16 = features.shape[1], classes, momentum, bf16
-        like = {"dtype": features.dtype, "device": features.device}
         start = torch.randn(classes, self.d + 1, generator=generator, dtype=features.dtype).mul_(0.01)
         start[:, -1] = 0  # the last column is the bias
         self.w = start.to(features.device).repeat(len(settings), 1)  # (S·C, D + 1)
         self.velocity = torch.zeros_like(self.w)
-        lr, decay = (torch.tensor(v, **like).repeat_interleave(classes)[:, None] for v in zip(*settings))  # type: ignore[arg-type]
+        own = torch.tensor(settings, dtype=features.dtype).repeat_interleave(classes, dim=0)  # (S·C, 2)
+        lr, decay = own.to(features.device).unsqueeze(-1).unbind(dim=1)  # (S·C, 1) each
         self.lr, self.decay = -lr, decay if decay.any() else None
 
     @torch.no_grad()
@@ -84,13 +84,16 @@ class Probes:
     def logits(self, rows: Tensor, setting: int = 0) -> Tensor:
         """What one of the layers says of features (n, D), as (n, C)."""
         w = self.w[setting * self.classes :][: self.classes]
-        return torch.cat([torch.addmm(w[:, -1], x, w[:, :-1].T) for x in rows.split(ROWS)])
+        return torch.cat(
+            [torch.addmm(w[:, -1], x.to(w.device), w[:, :-1].T) for x in torch.split(rows, ROWS)]
+        )
 
     @torch.no_grad()
     def accuracies(self, rows: Tensor, labels: Tensor) -> Tensor:
         """(S,) shares of right answers; 0 for a layer that diverged."""
-        right = torch.zeros(len(self.w) // self.classes, device=rows.device, dtype=torch.int64)
-        for x, y in zip(rows.split(ROWS), labels.split(ROWS), strict=True):
+        right = torch.zeros(len(self.w) // self.classes, device=self.w.device, dtype=torch.int64)
+        for i in range(0, len(rows), ROWS):
+            x, y = rows[i : i + ROWS].to(self.w.device), labels[i : i + ROWS].to(self.w.device)
             logits = torch.addmm(self.w[:, self.d :], self.w[:, : self.d], x.T)
             right += (logits.view(len(right), self.classes, -1).argmax(dim=1) == y).sum(dim=1)
         finite = self.w.view(len(right), -1).isfinite().all(dim=1)
@@ -104,19 +107,24 @@ def fit_linear(
     classes: int,
     protocol: LinearProtocol | None = None,
     settings: Sequence[tuple[float, float]] | None = None,
+    rows: Tensor | None = None,
     seed: int = 0,
     bf16: bool = False,
     after_epoch: Callable[[int, Probes], None] = lambda epoch, probes: None,
 ) -> Probes:
-    """Train one layer by the protocol, or one for each of `settings` (learning rate, weight decay), all at once."""
+    """Train one layer by the protocol, or one for each of `settings` (learning rate, weight decay), all at once.
+
+    `rows` are the places of the features to learn from; None takes all.
+    """
     p = protocol or LinearProtocol()
+    rows = torch.arange(len(train)) if rows is None else rows
     g = torch.Generator().manual_seed(seed)
     settings = settings or [(p.lr, p.weight_decay)]
     probes = Probes(train, classes, settings, momentum=p.momentum, generator=g, bf16=bf16)
-    batch = min(p.batch_size, len(train))
-    total, step = math.ceil(len(train) / batch) * p.epochs, 0
+    batch = min(p.batch_size, len(rows))
+    total, step = math.ceil(len(rows) / batch) * p.epochs, 0
     for epoch in range(1, p.epochs + 1):
-        for index in torch.randperm(len(train), generator=g).to(train.device).split(batch):
+        for index in torch.split(rows[torch.randperm(len(rows), generator=g)].to(train.device), batch):
             # Row by row as they are needed: they stay in the cache, and a file of features is never in memory whole.
             probes.step(train.index_select(0, index), labels[index], cosine(step, total))
             step += 1

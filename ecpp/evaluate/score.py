@@ -12,11 +12,12 @@ class Score(NamedTuple):
     top1: float
     top5: float | None
     per_class: tuple[float | None, ...]
+    tested: int
 
 
 def score(votes: Tensor, truth: Tensor) -> Score:
     """Count (n, classes) votes, the highest first; a class whose vote is not finite is not among the answers."""
-    classes = votes.shape[1]
+    classes, truth = votes.shape[1], truth.to(votes.device)
     value, answer = votes.topk(min(5, classes), dim=1)
     right = (answer == truth[:, None]) & value.isfinite()
     seen = torch.bincount(truth, minlength=classes).tolist()
@@ -25,6 +26,7 @@ def score(votes: Tensor, truth: Tensor) -> Score:
         top1=int(right[:, 0].sum()) / len(truth),
         top5=int(right.sum()) / len(truth) if classes > 5 else None,
         per_class=tuple(f / s if s else None for f, s in zip(found, seen, strict=True)),
+        tested=len(truth),
     )
 
 
@@ -39,4 +41,5 @@ def mean_score(scores: list[Score]) -> Score:
         top1=sum(s.top1 for s in scores) / len(scores),
         top5=mean(tuple(s.top5 for s in scores)),
         per_class=tuple(map(mean, zip(*(s.per_class for s in scores), strict=True))),
+        tested=scores[0].tested,
     )

@@ -83,6 +83,11 @@ class RunFolder:
         with open(self.metrics, "a") as file:
             file.write(json.dumps(record) + "\n")
 
+    def records(self) -> list[dict[str, Any]]:
+        """The whole lines of metrics.jsonl; a last one that is still being written is left out."""
+        lines = self.metrics.read_text().splitlines(keepends=True) if self.metrics.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
     def rewind(self, step: int) -> None:
         """Drop what was logged after `step`: it is about to happen again."""
         if not self.metrics.exists():

@@ -29,9 +29,7 @@ def load(run: str | Path, *, epoch: int | None = None) -> nn.Module:
     state = load_checkpoint(file)
     weights = state.get("encoder")
     if weights is None:
-        weights = {
-            k[len(_PREFIX) :]: v for k, v in state.get("method", {}).items() if k.startswith(_PREFIX)
-        }
+        weights = {k[len(_PREFIX) :]: v for k, v in state.get("method", {}).items() if k.startswith(_PREFIX)}
     try:
         encoder.load_state_dict(weights, strict=True)
     except RuntimeError as e:

@@ -121,6 +121,8 @@ class Config:
     """Fixes weights, subset, order and views."""
     log_every: int = 10
     """Steps between two lines in metrics.jsonl."""
+    keep_epochs: bool = False
+    """Keep the encoder of every epoch in RUN/epochs, for `ecpp evaluate RUN --curve`."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():

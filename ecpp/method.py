@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ecpp import objective
+from ecpp import distributed, objective
 from ecpp.model.momentum import Momentum, ema_tau
 from ecpp.objective.contrastive import PairReduction, Reduction
 from ecpp.views import ViewBatch
@@ -67,7 +67,7 @@ class SimCLR(nn.Module):
     pairs: Tensor | None
 
     def forward(self, batch: ViewBatch) -> Step:
-        z = project(self.projector, encode(self.encoder, batch, self.bn_mode))
+        z = distributed.gather(project(self.projector, encode(self.encoder, batch, self.bn_mode)))
         loss = objective.contrastive(
             z,
             self.pairs,

@@ -3,7 +3,9 @@
 run.json          the config, as given and resolved; the plan; versions, machine and command
 metrics.jsonl     one line every few steps, one per epoch
 checkpoint.pt     everything that training needs to go on
-evaluation.json   accuracies with their protocols
+epochs/NNNN.pt    the encoder after each epoch, with --keep-epochs
+evaluation.json   accuracies with their protocols;  curve.json  that of each kept epoch
+features/         frozen features, kept to be used again; may be deleted at any time
 views.png, neighbours.png, report.html where they were asked for
 """
 
@@ -34,9 +36,20 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.pt"
 
+    def epoch(self, number: int) -> Path:
+        return self.path / "epochs" / f"{number:04d}.pt"
+
     @property
     def evaluation(self) -> Path:
         return self.path / "evaluation.json"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.json"
+
+    @property
+    def features(self) -> Path:
+        return self.path / "features"
 
     def read(self) -> dict[str, Any]:
         """run.json, with a sentence if this is no run."""
@@ -69,6 +82,11 @@ class RunFolder:
         """One line into metrics.jsonl."""
         with open(self.metrics, "a") as file:
             file.write(json.dumps(record) + "\n")
+
+    def records(self) -> list[dict[str, Any]]:
+        """The whole lines of metrics.jsonl; a last one that is still being written is left out."""
+        lines = self.metrics.read_text().splitlines(keepends=True) if self.metrics.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def rewind(self, step: int) -> None:
         """Drop what was logged after `step`: it is about to happen again."""

@@ -16,6 +16,7 @@ from ecpp.method import Method
 from ecpp.run import about, build
 from ecpp.run.folder import RunFolder, write_json
 from ecpp.run.resolve import absolute, resolve, usable_device
+from ecpp.run.weights import keep_epoch
 from ecpp.train import Progress, build_optimizer, learning_rate, load_checkpoint, save_checkpoint, train
 from ecpp.train.loop import Hooks
 from ecpp.train.progress import Display
@@ -23,7 +24,7 @@ from ecpp.train.progress import Display
 KNN_IMAGES = 10_000  # at most, on either side, for the kNN of each epoch
 SAVE_EVERY = 600.0  # seconds between two checkpoints within an epoch, which may take hours
 # What may change in the middle of a run: no weight depends on it (the images themselves are compared).
-_FREE = frozenset({"workers", "log_every", "source"})
+_FREE = frozenset({"workers", "log_every", "source", "keep_epochs"})
 
 
 def pretrain(config: Config, out: Path, *, console: Console | None = None) -> RunFolder:
@@ -171,9 +172,14 @@ def _run(
             folder.append(record)
             display.show(record)
 
+        def after_epoch(epoch: int) -> dict[str, Any]:
+            if config.keep_epochs:
+                keep_epoch(folder, method.encoder, epoch)
+            return judge(epoch)
+
         hooks = Hooks(
             log=log,
-            after_epoch=judge,
+            after_epoch=after_epoch,
             save=lambda: save_checkpoint(_state(method, optimizer, progress), folder.checkpoint),
         )
         try:

@@ -4,6 +4,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def write_npz(table: Table, path: Path) -> None:
     """Arrays `name`, `split`, `label` if there are any, `embedding`, `unreadable` and `about`, for np.load."""
     with zipfile.ZipFile(path, "w") as file:
         for column, word in table.words().items():
-            _text(file, column, table.rows, lambda word=word: map(word, table.numbers()))
+            _text(file, column, table.rows, partial(_words, table, word))
         with _entry(file, "embedding", "<f4", (table.rows, table.width)) as out:
             for values in table.values(table.size):
                 out.write(values.tobytes())
@@ -54,6 +55,10 @@ def write_npz(table: Table, path: Path) -> None:
         about = np.array(json.dumps(table.about))
         with _entry(file, _ABOUT, about.dtype.str, ()) as out:
             out.write(about.tobytes())
+
+
+def _words(table: Table, word: Callable[[int], str]) -> Iterator[str]:
+    return map(word, table.numbers())
 
 
 def _text(file: zipfile.ZipFile, name: str, rows: int, words: Callable[[], Iterator[str]]) -> None:
@@ -90,8 +95,8 @@ def write_parquet(table: Table, path: Path) -> None:
 
 def _pyarrow() -> tuple[Any, Any]:
     try:
-        import pyarrow
-        import pyarrow.parquet
+        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError:
         raise ImportError("parquet files need pyarrow: pip install 'ecpp[parquet]', or take .npz") from None
     return pyarrow, pyarrow.parquet

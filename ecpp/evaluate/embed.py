@@ -23,7 +23,7 @@ def embeddings(
 
     Batches begin at multiples of `batch_size`, so that a stream that starts later gives the same numbers.
     """
-    if start % batch_size:
+    if start % batch_size and start < len(images):
         raise ValueError(f"a stream starts at a multiple of {batch_size}, not at image {start}")
     encoder.eval()
     device = next(encoder.parameters()).device

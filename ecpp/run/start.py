@@ -15,6 +15,7 @@ from ecpp.evaluate import features, knn_accuracy
 from ecpp.method import Method
 from ecpp.run import about, build
 from ecpp.run.folder import RunFolder, write_json
+from ecpp.run.init import initialise
 from ecpp.run.resolve import absolute, resolve, usable_device
 from ecpp.run.weights import keep_epoch
 from ecpp.train import Progress, build_optimizer, learning_rate, load_checkpoint, save_checkpoint, train
@@ -45,13 +46,21 @@ def pretrain(config: Config, out: Path, *, console: Console | None = None) -> Ru
         resolved = replace(folder.resolved(), **{f: getattr(resolved, f) for f in _FREE})
         usable_device(resolved.device)
     torch.set_num_threads(resolved.threads or 1)
-    method = build.build_method(resolved)
+    started_from: list[str] = []
+
+    def prepare(encoder: torch.nn.Module) -> None:
+        if resolved.init is not None and not begun:
+            started_from.append(initialise(encoder, resolved))
+
+    method = build.build_method(resolved, prepare)
     unreadable: list[Unreadable] = []  # images that were left out and not yet logged
     stream = build.build_stream(resolved, data.train, unreadable.append)
     with folder.locked():
         if not begun:
-            write_json(folder.about, _about(config, resolved, data.train))
+            write_json(folder.about, _about(config, resolved, data.train) | {"started_from": started_from})
         _announce(resolved, data, console)
+        for sentence in started_from:
+            console.print(sentence, highlight=False, markup=False)
         _run(resolved, folder, method, stream, data, unreadable, console)
     return folder
 

@@ -3,5 +3,7 @@
 from ecpp.objective import pairs
 from ecpp.objective.byol import byol
 from ecpp.objective.contrastive import contrastive
+from ecpp.objective.regularised import barlow, vicreg
+from ecpp.objective.whitening import wmse
 
-__all__ = ["byol", "contrastive", "pairs"]
+__all__ = ["barlow", "byol", "contrastive", "pairs", "vicreg", "wmse"]

@@ -104,7 +104,7 @@ class Config:
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     """The paper's is sgd; adamw and lars rescale steps, which cancels the K(K-1)/2 of summed pairs."""
     lr: float | None = None
-    """Highest learning rate; None takes batch/256 times the method's own for sgd (0.4 for most), 0.3 for lars, 0.001 for adamw."""
+    """Highest learning rate; None takes batch/256 times 0.3 for lars, 0.001 for adamw, the method's own for sgd."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Warm-up then cosine to 0, or one learning rate throughout."""
     warmup: float | None = None

@@ -14,18 +14,19 @@ def similarities(z: Tensor) -> dict[str, Tensor]:
     `embedding_std` is 1 when they lie evenly over all directions and 0 when they have collapsed;
     `pair_similarity` is (K, K): views i and j of the same image.
     """
-    z = _unit(z)
-    k, n, d = z.shape
-    images = z.sum(dim=0)  # (N, D): summed over views
-    together = (images.square().sum() - k * n) / (k * (k - 1) * n)
-    everything = (images.sum(dim=0).square().sum() - images.square().sum()) / (k * k * n * (n - 1))
-    flat = z.flatten(1)  # (K, N·D)
-    return {
-        "embedding_std": z.flatten(0, 1).std(dim=0).mean() * d**0.5,
-        "positive_similarity": together,
-        "negative_similarity": everything,
-        "pair_similarity": flat @ flat.T / n,
-    }
+    with torch.autocast(z.device.type, enabled=False):
+        z = _unit(z)
+        k, n, d = z.shape
+        images = z.sum(dim=0)  # (N, D): summed over views
+        together = (images.square().sum() - k * n) / (k * (k - 1) * n)
+        everything = (images.sum(dim=0).square().sum() - images.square().sum()) / (k * k * n * (n - 1))
+        flat = z.flatten(1)  # (K, N·D)
+        return {
+            "embedding_std": z.flatten(0, 1).std(dim=0).mean() * d**0.5,
+            "positive_similarity": together,
+            "negative_similarity": everything,
+            "pair_similarity": flat @ flat.T / n,
+        }
 
 
 @torch.no_grad()

@@ -9,9 +9,11 @@ import torchvision.datasets
 from PIL import Image
 
 from ecpp.data import Stream, generated, hub, open_source, source, subset
-from ecpp.data.folder import Folder, decode
+from ecpp.data import decode as decoding
+from ecpp.data.folder import Folder
+from ecpp.data.source import Decoded
 from ecpp.views import ViewPlan, draw, finish, plan, render
-from ecpp.views.render import crop_views
+from ecpp.views.render import crop_views, empty_crops
 
 
 def picture(height=12, width=10, seed=0):
@@ -31,6 +33,10 @@ def save(file, image=None, **options):
     return image
 
 
+def decode(file):
+    return decoding.decode(file.read_bytes(), str(file))
+
+
 def fill(root, *names):
     return {name: save(root / name) for name in names}
 
@@ -43,6 +49,7 @@ class Pictures:
     labels: torch.Tensor | None = None
     memory: bool = True
     classes: tuple = ()
+    channels: int = 3
 
     def __len__(self):
         return len(self.images)
@@ -54,7 +61,10 @@ class Pictures:
         return self.images[index]
 
     def in_memory(self):
-        return torch.stack(self.images) if self.memory else None
+        return Decoded(torch.stack(self.images), {}) if self.memory else None
+
+    def encoded(self, index):
+        return None
 
 
 # --- folders --------------------------------------------------------------------------------------------
@@ -123,8 +133,8 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
     scandir = os.scandir
 
     def refuse(path):
-        if str(path).endswith("locked"):
-            raise PermissionError(13, "Permission denied", str(path))
+        if os.fsencode(path).endswith(b"locked"):
+            raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
@@ -175,7 +185,9 @@ def test_what_is_no_folder_of_images_is_named(tmp_path):
     save(file)
     with pytest.raises(ValueError, match=r"one\.png is a file"):
         open_source(str(file))
-    with pytest.raises(FileNotFoundError, match=r"no folder .*missing.*patterns or torchvision:NAME"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no folder .*missing.*patterns, torchvision:NAME or hf:NAME"
+    ):
         open_source(str(tmp_path / "missing"))
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("no image")
@@ -204,9 +216,12 @@ def test_a_broken_image_is_named(tmp_path, damage):
     broken = tmp_path / "2.png"
     broken.write_bytes(damage(broken.read_bytes()))
     images = open_source(str(tmp_path)).train
-    for read in (lambda: images.read(1), images.in_memory):
-        with pytest.raises(ValueError, match=r"cannot read the image .*2\.png"):
-            read()
+    with pytest.raises(ValueError, match=r"cannot read the image .*2\.png"):
+        images.read(1)
+    decoded = images.in_memory()
+    assert list(decoded.unreadable) == [1]
+    assert decoded.unreadable[1].name.endswith("2.png")
+    assert torch.equal(decoded.pixels[2], images.read(2))
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK"])
@@ -265,8 +280,8 @@ def test_small_images_of_one_size_lie_in_memory(tmp_path, sizes, fits):
     images = [save(tmp_path / f"{i}.png", picture(*size, seed=i)) for i, size in enumerate(sizes)]
     got = open_source(str(tmp_path)).train.in_memory()
     if fits:
-        assert got.dtype == torch.uint8
-        assert torch.equal(got, torch.stack(images))
+        assert got.pixels.dtype == torch.uint8
+        assert torch.equal(got.pixels, torch.stack(images))
     else:
         assert got is None
 
@@ -281,7 +296,7 @@ def test_no_more_lies_in_memory_than_may(tmp_path, monkeypatch):
 
 def test_many_images_keep_their_order_in_memory():
     images = [picture(4, 4, seed=i) for i in range(600)]
-    assert torch.equal(source.decode_all(Pictures(images)), torch.stack(images))
+    assert torch.equal(source.decode_all(Pictures(images)).pixels, torch.stack(images))
     images[590] = picture(4, 5)
     assert source.decode_all(Pictures(images)) is None
 
@@ -336,7 +351,7 @@ def test_a_subset_shows_what_the_whole_shows():
     whole = uneven([20, 20, 20])
     part = subset(whole, 9, seed=1)
     assert torch.equal(part.labels, whole.labels[part.indices])
-    assert torch.equal(part.in_memory(), torch.stack(whole.images)[part.indices])
+    assert torch.equal(part.in_memory().pixels, torch.stack(whole.images)[part.indices])
     for i, j in enumerate(part.indices.tolist()):
         assert part.name(i) == whole.name(j)
         assert torch.equal(part.read(i), whole.read(j))
@@ -352,7 +367,7 @@ def test_a_subset_of_decoded_images_is_not_decoded_again(tmp_path):
     for file in tmp_path.iterdir():
         file.unlink()
     expected = torch.stack([images[part.name(i)] for i in range(3)])
-    assert torch.equal(part.in_memory(), expected)
+    assert torch.equal(part.in_memory().pixels, expected)
 
 
 def test_limits_at_the_edge():
@@ -382,9 +397,9 @@ def test_patterns_come_in_any_number_and_size(name, n, size):
 
 def test_patterns_are_the_same_one_by_one_and_differ_between_the_splits():
     train, test = open_source("patterns:30x16").train, open_source("patterns:30x16").test
-    pixels = train.in_memory()
+    pixels = train.in_memory().pixels
     assert torch.equal(pixels, torch.stack([train.read(i) for i in range(30)]))
-    together = torch.cat([pixels, test.in_memory()]).flatten(1)
+    together = torch.cat([pixels, test.in_memory().pixels]).flatten(1)
     assert len(together.unique(dim=0)) == 40
     assert len({images.name(i) for images in (train, test) for i in range(10)}) == 20
 
@@ -465,7 +480,7 @@ def test_torchvision_data_are_split_by_their_own_argument(toys):
         assert splits.train.classes == splits.test.classes == classes
         assert splits.train.name(2) == f"{name} 2"
         assert splits.train.read(1).shape == (3, 8, 8)
-        assert torch.equal(splits.test.in_memory()[3], splits.test.read(3))
+        assert torch.equal(splits.test.in_memory().pixels[3], splits.test.read(3))
     colour = open_source("torchvision:ByTrain")
     assert torch.equal(colour.train.read(1), picture(8, 8, seed=1))
     assert torch.equal(colour.test.read(1), picture(8, 8, seed=101))
@@ -599,10 +614,11 @@ def test_a_batch_of_files_is_what_its_crops_give_with_any_number_of_workers():
         images = [s.images.read(i) for i in s.samples(step).tolist()]
         crops = []
         for image, sample in zip(images, batch.samples, strict=True):
-            params = draw(
-                PLAN, sample[None], torch.tensor([image.shape[1:]]), seed=2, epoch=step // s.steps_per_epoch
-            )
-            crops.append(crop_views(PLAN, image, params))
+            size = torch.tensor(image.shape[1:])
+            params = draw(PLAN, sample[None], size[None], seed=2, epoch=step // s.steps_per_epoch)
+            mine = [c[:, 0] for c in empty_crops(PLAN, 1)]
+            crop_views(PLAN, image, size, params.boxes[:, 0], params.flip[:, 0], mine)
+            crops.append(mine)
         together = [torch.stack(group, dim=1) for group in zip(*crops, strict=True)]
         sizes = torch.tensor([tuple(image.shape[1:]) for image in images])
         params = draw(PLAN, batch.samples, sizes, seed=2, epoch=step // s.steps_per_epoch)
@@ -640,13 +656,77 @@ def test_batches_that_cannot_be_are_refused():
     assert stream(batch_size=23).steps_per_epoch == 1
 
 
-def test_a_broken_file_stops_the_stream_by_name(tmp_path):
-    for i in range(4):
-        save(tmp_path / f"{i}.png", picture(20 + i, 20))
-    (tmp_path / "2.png").write_bytes(b"no image")
-    s = Stream(Folder(tmp_path), PLAN, batch_size=4, seed=0)
-    for workers in (0, 1):
-        s.workers = workers
-        with pytest.raises(ValueError, match=r"^cannot read the image .*2\.png") as e:
-            list(s.batches(0, 1))
-        assert "\n" not in str(e.value)  # a sentence, and no worker's traceback
+def broken_folder(root, bad=(2,), count=6):
+    for i in range(count):
+        save(root / f"{i}.png", picture(20 + i, 20))
+    for i in bad:
+        (root / f"{i}.png").write_bytes(b"no image")
+    return Folder(root)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_file_is_left_out_of_its_batch_and_named_once(tmp_path, workers):
+    images, told = broken_folder(tmp_path), []
+    s = Stream(images, PLAN, batch_size=3, seed=0, workers=workers, report=told.append)
+    expected = list(Stream(images, PLAN, batch_size=3, seed=0).batches(0, 4))
+    for step, batch in enumerate(s.batches(0, 4)):
+        whole = s.samples(step).tolist()
+        assert batch.samples.tolist() == [i for i in whole if i != 2]
+        assert [len(g) for g in batch.groups] == [2 * batch.n, 2 * batch.n]
+        assert_same_batches([batch], [expected[step]])
+    assert [e.name for e in told] == [str(tmp_path / "2.png")]
+    assert "\n" not in str(told[0])
+
+
+def test_too_many_broken_files_end_the_stream_with_their_list(tmp_path, monkeypatch):
+    monkeypatch.setattr("ecpp.data.stream.FEW", 1)
+    images = broken_folder(tmp_path, bad=(1, 2, 4), count=12)
+    s = Stream(images, PLAN, batch_size=12, seed=0, max_unreadable=0.2)
+    with pytest.raises(ValueError, match="3 of 12 images cannot be read, and no more than 2") as e:
+        list(s.batches(0, 1))
+    for i in (1, 2, 4):
+        assert f"{i}.png" in str(e.value)
+    assert len(list(Stream(images, PLAN, batch_size=12, seed=0, max_unreadable=0.3).batches(0, 1))) == 1
+    nothing = broken_folder(tmp_path / "all", bad=(0, 1), count=2)
+    with pytest.raises(ValueError, match="of a batch of 2 images 0 could be read"):
+        list(Stream(nothing, PLAN, batch_size=2, seed=0, max_unreadable=1.0).batches(0, 1))
+
+
+def test_broken_files_of_small_images_never_come(tmp_path):
+    fill(tmp_path, *(f"{i}.png" for i in range(7)))
+    (tmp_path / "3.png").write_bytes(b"no image")
+    told = []
+    s = Stream(Folder(tmp_path), PLAN, batch_size=3, seed=0, report=told.append)
+    assert s.steps_per_epoch == 2
+    assert [e.name for e in told] == [str(tmp_path / "3.png")]
+    seen = torch.cat([b.samples for b in s.batches(0, 20)])
+    assert sorted(set(seen.tolist())) == [0, 1, 2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("make", [lambda: small_images(True), large_images], ids=["memory", "files"])
+def test_ranks_share_a_batch(make):
+    whole = list(stream(make(), batch_size=6).batches(0, 4))
+    shares = [list(stream(make(), batch_size=6, rank=r, world=2).batches(0, 4)) for r in range(2)]
+    for batch, *parts in zip(whole, *shares, strict=True):
+        assert torch.equal(batch.samples, torch.cat([p.samples for p in parts]))
+        for k in range(PLAN.k):
+            # the products over half a batch may round the last bit otherwise
+            assert torch.allclose(batch.view(k), torch.cat([p.view(k) for p in parts]), atol=1e-5)
+    with pytest.raises(ValueError, match="a batch of 5 cannot be shared by 2 ranks"):
+        stream(make(), batch_size=5, world=2)
+
+
+def test_what_fails_on_one_rank_is_left_out_at_its_place_on_all(tmp_path):
+    images = broken_folder(tmp_path, bad=())
+    failed = torch.tensor([False, True, False])
+    s = Stream(images, PLAN, batch_size=6, seed=0, world=2, agree=lambda mine: mine | failed)
+    (batch,) = s.batches(0, 1)
+    assert batch.samples.tolist() == s.samples(0)[[0, 2]].tolist()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_started_in_any_way_give_the_same_views(tmp_path, method):
+    images = broken_folder(tmp_path, bad=())
+    alone = list(Stream(images, PLAN, batch_size=3, seed=0).batches(0, 4))
+    s = Stream(images, PLAN, batch_size=3, seed=0, workers=2, start_method=method)
+    assert_same_batches(list(s.batches(0, 4)), alone)

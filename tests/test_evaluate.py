@@ -41,7 +41,7 @@ def encoder():
 class Tensors:
     """A source in memory."""
 
-    labels, classes = None, ()
+    labels, classes, channels = None, (), 3
 
     def __init__(self, pixels):
         self.pixels = pixels
@@ -56,7 +56,7 @@ class Tensors:
         return self.pixels[index]
 
     def in_memory(self):
-        return self.pixels
+        return source.Decoded(self.pixels, {})
 
 
 # --- features -------------------------------------------------------------------------------------------
@@ -83,7 +83,10 @@ def test_features_come_once_each_and_in_order(folder, monkeypatch, memory, batch
     images = open_source(str(folder)).train
     assert (images.in_memory() is not None) is memory
     net = Mean()
-    got = features(net, images, PLAIN, batch_size=batch_size)
+    found = features(net, images, PLAIN, batch_size=batch_size)
+    got = found.values
+    assert torch.equal(found.index, torch.arange(N))
+    assert found.unreadable == ()
     expected = torch.stack([picture(16, 16, seed=i).float().mean(dim=(1, 2)) / 255 for i in range(N)])
     assert torch.allclose(got, expected, atol=1e-6)
     assert got.dtype == torch.float32
@@ -100,26 +103,34 @@ def test_features_are_the_same_from_memory_and_from_files(folder, monkeypatch, s
     monkeypatch.setattr(source, "IN_MEMORY_BYTES", 0)
     outside = features(net, open_source(str(folder)).train, preprocess, batch_size=8)
     workers = features(net, open_source(str(folder)).train, preprocess, batch_size=8, workers=1)
-    assert torch.equal(inside, outside)
-    assert torch.equal(inside, workers)
+    assert torch.equal(inside.values, outside.values)
+    assert torch.equal(inside.values, workers.values)
 
 
 def test_images_of_different_sizes_have_features_too(tmp_path):
     images = [picture(16 + i, 20 - i, seed=i) for i in range(5)]
     write(tmp_path, images)
     net = encoder()
-    got = features(net, open_source(str(tmp_path)).train, CIFAR, batch_size=3)
+    got = features(net, open_source(str(tmp_path)).train, CIFAR, batch_size=3).values
     for i, image in enumerate(images):
-        alone = features(net, Tensors(image[None]), CIFAR)
+        alone = features(net, Tensors(image[None]), CIFAR).values
         assert torch.allclose(got[i], alone[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_broken_file_among_the_images_is_named(folder, monkeypatch, workers):
-    monkeypatch.setattr(source, "IN_MEMORY_BYTES", 0)
+@pytest.mark.parametrize(("memory", "workers"), [(True, 0), (False, 0), (False, 1)])
+def test_a_broken_file_among_the_images_is_left_out_and_named(folder, monkeypatch, memory, workers):
+    whole = features(Mean(), open_source(str(folder)).train, PLAIN, batch_size=4).values
+    if not memory:
+        monkeypatch.setattr(source, "IN_MEMORY_BYTES", 0)
     (folder / "005.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"^cannot read the image .*005\.png"):
-        features(Mean(), open_source(str(folder)).train, PLAIN, batch_size=4, workers=workers)
+    got = features(Mean(), open_source(str(folder)).train, PLAIN, batch_size=4, workers=workers)
+    assert got.index.tolist() == [i for i in range(N) if i != 5]
+    assert torch.equal(got.values, whole[got.index])
+    assert [e.name for e in got.unreadable] == [str(folder / "005.png")]
+    for i in range(N):
+        (folder / f"{i:03}.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=rf"none of the {N} images can be read, such as .*000\.png"):
+        features(Mean(), open_source(str(folder)).train, PLAIN)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -127,8 +138,8 @@ def test_an_encoder_is_frozen_for_its_features_and_no_longer(training):
     net = encoder().train(training)
     state = {k: v.clone() for k, v in net.state_dict().items()}
     pixels = torch.stack([picture(16, 16, seed=i) for i in range(6)])
-    together = features(net, Tensors(pixels), CIFAR)
-    alone = features(net, Tensors(pixels[3:4]), CIFAR)
+    together = features(net, Tensors(pixels), CIFAR).values
+    alone = features(net, Tensors(pixels[3:4]), CIFAR).values
     assert torch.allclose(together[3], alone[0], atol=1e-6)  # no image sees its batch
     assert all(m.training is training for m in net.modules())
     assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
@@ -136,7 +147,7 @@ def test_an_encoder_is_frozen_for_its_features_and_no_longer(training):
 
 def test_features_in_bf16_come_as_fp32():
     pixels = torch.stack([picture(16, 16, seed=i) for i in range(6)])
-    full, half = (features(encoder(), Tensors(pixels), CIFAR, bf16=b) for b in (False, True))
+    full, half = (features(encoder(), Tensors(pixels), CIFAR, bf16=b).values for b in (False, True))
     assert half.dtype == torch.float32
     assert not torch.equal(half, full)
     assert torch.allclose(half, full, atol=0.05)

@@ -78,7 +78,9 @@ class Config:
     pair_reduction: Literal["sum", "mean"] = "sum"
     """Sum the pairs as the paper does, or average them: a sum's gradient grows with K(K-1)/2."""
     ema: float = 0.99
-    """BYOL, MoCo v3: how slowly the target follows at the start; it rises to 1 at the end."""
+    """BYOL, MoCo v3: how slowly the target follows at the start."""
+    ema_schedule: Literal["cosine", "constant"] = "cosine"
+    """BYOL, MoCo v3: let ema rise to 1 at the end, where the target stands still, or leave it."""
     ema_per_pair: bool = False
     """BYOL, MoCo v3: move the target at every step as if each pair had been a step: by ema to the power of pairs."""
     target_views: Literal["all", "large_only"] = "all"

@@ -33,8 +33,6 @@ class Shared(TypedDict, total=False):
 class Method(nn.Module):
     """What the training loop trains: called with a ViewBatch it gives a Step."""
 
-    pairs: Tensor | None
-
     def __init__(
         self,
         encoder: nn.Module,
@@ -47,7 +45,8 @@ class Method(nn.Module):
         super().__init__()
         self.encoder, self.projector = encoder, projector
         self.pair_reduction, self.bn_mode = pair_reduction, bn_mode
-        self.register_buffer("pairs", pairs, persistent=False)
+        # No buffer: it stays on the CPU, where an objective can read it without stopping a GPU.
+        self.pairs = pairs
 
     def embed(self, batch: ViewBatch) -> Tensor:
         """The projections of all views, (K, N, D)."""

@@ -33,7 +33,9 @@ def pairwise(
     if targets is not None and len(targets) != k:
         raise ValueError(f"z holds {k} views, but targets {len(targets)}")
     if pairs is not None and pairs.device.type != "cpu":
-        raise ValueError(f"the graph says which pairs to call, so it must be on the CPU, but is on {pairs.device}")
+        raise ValueError(
+            f"the graph says which pairs to call, so it must be on the CPU, but is on {pairs.device}"
+        )
     graph = graphs.resolve(pairs, k, torch.device("cpu"))
     chosen = [(i, j) for i, row in enumerate(graph.tolist()) for j in range(i + 1, k) if row[j]]
     others = z if targets is None else targets

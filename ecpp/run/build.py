@@ -14,6 +14,7 @@ from ecpp.method import METHODS, Method
 from ecpp.model import create_encoder, probe, shrinks_to_a_pixel
 from ecpp.objective.pairs import GRAPHS, count
 from ecpp.views import ViewPlan, plan
+from ecpp.views.compiled import available as why_not_compiled
 from ecpp.views.plan import LOOKS, Look
 
 
@@ -121,6 +122,8 @@ def pairs_per_image(config: Config) -> int:
 
 def build_stream(config: Config, images: Images, report: Callable[[Unreadable], None]) -> Stream:
     """The batches of a resolved config; `report` is told of each image that cannot be read."""
+    if config.kernel == "compiled" and config.device == "cpu" and (reason := why_not_compiled()):
+        raise ValueError(f"--kernel compiled: {reason}")
     return Stream(
         images,
         build_plan(config),
@@ -131,6 +134,7 @@ def build_stream(config: Config, images: Images, report: Callable[[Unreadable], 
         report=report,
         max_unreadable=config.max_unreadable,
         scaled=config.scaled,
+        kernel=config.kernel,
     )
 
 

@@ -200,7 +200,7 @@ def _run(
                 progress,
                 hooks,
                 epochs=config.epochs,
-                pairs_per_image=about.pairs_per_image(config),
+                pairs_per_image=build.pairs_per_image(config),
                 bf16=config.precision == "bf16",
                 clip=config.clip,
                 log_every=config.log_every,

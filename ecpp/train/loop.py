@@ -53,10 +53,12 @@ def train(
     window, saved = _Window(), time.monotonic()
     for batch, waited in _timed(stream.batches(progress.step, total)):
         lr = lr_of(progress.step)
+        end_of_epoch = (progress.step + 1) % stream.steps_per_epoch == 0
+        at_log = end_of_epoch or (progress.step + 1) % log_every == 0
         for group in optimizer.param_groups:
             group["lr"] = lr
         with torch.autocast(stream.device.type, dtype=torch.bfloat16, enabled=bf16):
-            step: Step = method(batch)
+            step: Step = method(batch, diagnose=at_log)
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(step.loss)
         if clip is not None:
@@ -66,8 +68,7 @@ def train(
         method.after_step(progress.step / total)
         window.add(step.loss.detach(), waited)
 
-        end_of_epoch = progress.step % stream.steps_per_epoch == 0
-        if progress.step % log_every and not end_of_epoch:
+        if not at_log:
             continue
         # From here on the device is waited for, once per log line.
         images = progress.step * stream.batch_size
@@ -79,7 +80,7 @@ def train(
             "view_passes": images * stream.plan.k,
             "pairs": images * pairs_per_image,
         }
-        values = {name: v.item() for name, v in step.metrics.items()}
+        values = {name: _plain(v.tolist()) for name, v in step.metrics.items()}
         _check_finite(record["loss"], progress.step)
         hooks.log({"kind": "step", **at, "lr": lr, **record, **values})
         if end_of_epoch:
@@ -92,6 +93,11 @@ def train(
             hooks.save()
             saved = time.monotonic()
         window = _Window()
+
+
+def _plain(value: Any) -> Any:
+    """A number, or a matrix as lists of numbers, with the six digits that a float is good for."""
+    return [_plain(v) for v in value] if isinstance(value, list) else float(f"{value:.6g}")
 
 
 def _check_finite(value: float, step: int, what: str = "loss") -> None:

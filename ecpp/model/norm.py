@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from timm.layers import BatchNormAct2d, convert_sync_batchnorm
+from timm.layers.norm_act import BatchNormAct2d, convert_sync_batchnorm
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -17,7 +17,7 @@ def synchronise(module: nn.Module) -> nn.Module:
     if distributed.world() == 1:
         return module
     if any(p.device.type == "cuda" for p in module.parameters()):
-        return cast(nn.Module, convert_sync_batchnorm(module))
+        return cast(nn.Module, convert_sync_batchnorm(module))  # type: ignore[no-untyped-call]
     return _convert(module)
 
 
@@ -63,7 +63,7 @@ class SyncBatchNorm(_BatchNorm):
             return F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
-        y, mean, var, count = _Normalise.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        y, mean, var, count = _Normalise.apply(x, self.weight, self.bias, self.eps)
         if self.training and self.track_running_stats and tracked:
             self._follow(mean, var * count / (count - 1))
         return cast(Tensor, y)

@@ -66,7 +66,7 @@ class SimCLR(nn.Module):
 
     pairs: Tensor | None
 
-    def forward(self, batch: ViewBatch) -> Step:
+    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
         z = distributed.gather(project(self.projector, encode(self.encoder, batch, self.bn_mode)))
         loss = objective.contrastive(
             z,
@@ -76,7 +76,7 @@ class SimCLR(nn.Module):
             reduction=self.reduction,
             pair_reduction=self.pair_reduction,
         )
-        return Step(loss, diagnostics(z))
+        return Step(loss, diagnostics(z) if diagnose else {})
 
     def after_step(self, progress: float) -> None:
         """Nothing follows the optimizer's step."""
@@ -104,13 +104,13 @@ class BYOL(nn.Module):
 
     pairs: Tensor | None
 
-    def forward(self, batch: ViewBatch) -> Step:
+    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
         z = project(self.projector, encode(self.encoder, batch, self.bn_mode))
         p = project(self.predictor, z)
         with torch.no_grad():
             t = project(self.target_projector, encode(self.target_encoder, batch, self.bn_mode))
         loss = objective.byol(p, t, self.pairs, pair_reduction=self.pair_reduction)
-        return Step(loss, diagnostics(z))
+        return Step(loss, diagnostics(z) if diagnose else {})
 
     def after_step(self, progress: float) -> None:
         """The target follows the online network, more slowly as `progress` goes from 0 to 1."""

@@ -19,7 +19,7 @@ MAY = {
     "model": {"distributed"},
     "data": {"views"},  # what makes batches alone: see below
     "method": {"views", "model", "objective", "distributed"},
-    "evaluate": {"data", "model"},
+    "evaluate": {"data", "model", "distributed"},
     "train": {"method", "data", "evaluate", "views", "distributed"},
     "run": {
         "config", "objective", "model", "views", "data", "distributed", "method", "evaluate", "train", "report",

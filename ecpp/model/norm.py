@@ -12,13 +12,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ecpp import distributed
 
 
-def synchronise(module: nn.Module) -> nn.Module:
-    """`module` whose BatchNorms take their statistics from all ranks; as it is where there is one rank."""
+def synchronise(module: nn.Module) -> None:
+    """Let the BatchNorms inside `module` take their statistics from all ranks, where there are several."""
     if distributed.world() == 1:
-        return module
-    if any(p.device.type == "cuda" for p in module.parameters()):
-        return cast(nn.Module, convert_sync_batchnorm(module))  # type: ignore[no-untyped-call]
-    return _convert(module)
+        return
+    for name, child in module.named_children():
+        if any(p.device.type == "cuda" for p in child.parameters()):
+            converted = cast(nn.Module, convert_sync_batchnorm(child))  # type: ignore[no-untyped-call]
+        else:
+            converted = _convert(child)
+        module.add_module(name, converted)
 
 
 def _convert(module: nn.Module) -> nn.Module:

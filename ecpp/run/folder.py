@@ -2,7 +2,9 @@
 
 run.json          the config, as given and resolved; the plan; versions, machine and command
 metrics.jsonl     one line every few steps, one per epoch
-checkpoint.pt     everything that training needs to go on
+checkpoint.pt     everything that training needs to go on; checkpoint-previous.pt the one before it
+best.pt           the weights of the best epoch, with --keep-best
+failure.json      the step that stopped the run, if its numbers went wrong
 evaluation.json   accuracies with their protocols
 views.png, neighbours.png, report.html where they were asked for
 """
@@ -33,6 +35,14 @@ class RunFolder:
     @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.pt"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.pt"
+
+    @property
+    def failure(self) -> Path:
+        return self.path / "failure.json"
 
     @property
     def evaluation(self) -> Path:

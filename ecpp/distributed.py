@@ -142,6 +142,8 @@ def barrier() -> None:
 class Elsewhere(ValueError):
     """Another rank failed and has said why; this one only ends too."""
 
+    told = True
+
 
 def first(call: Callable[[], T]) -> T:
     """What `call` gives on the first rank, on every rank; its mistake ends all of them, and is told once."""

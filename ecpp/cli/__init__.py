@@ -36,6 +36,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         command(rest)
     except (ValueError, OSError, ImportError) as e:
+        if getattr(e, "told", False):  # another process has said it
+            sys.exit(2)
         _fail(str(e))
     except (RuntimeError, MemoryError) as e:
         if "memory" not in str(e) and not isinstance(e, MemoryError):

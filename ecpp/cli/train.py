@@ -79,7 +79,7 @@ def replay(argv: list[str]) -> None:
 
 
 def _until_stopped(train: Callable[[], object]) -> None:
-    """A run that is told to stop says so, and ends with the code that shells expect: 143 for SIGTERM, 130 for SIGINT."""
+    """A run that is told to stop says so, and ends with the code of its signal: 143 for SIGTERM, 130 for SIGINT."""
     from ecpp.train import Stopped
 
     try:

@@ -55,7 +55,9 @@ def replay(out: Path) -> tuple[str, bool]:
 def _failing_step(folder: RunFolder) -> int:
     folder.read()
     if not folder.failure.exists():
-        raise ValueError(f"{folder.path} has no failure.json: no step of it was broken, so none can be replayed")
+        raise ValueError(
+            f"{folder.path} has no failure.json: no step of it was broken, so none can be replayed"
+        )
     try:
         return int(json.loads(folder.failure.read_text())["step"])
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as e:

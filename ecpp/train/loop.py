@@ -87,9 +87,10 @@ def train(
             due = now.pop("due") > 0
             at = _at(progress, stream, options)
             hooks.log({"kind": "step", **at, "lr": lr, **record, **now})
+            if end_of_epoch or due or stopping:
+                _check_weights(method, progress.step)
             if end_of_epoch:
                 epoch = progress.step // stream.steps_per_epoch
-                _check_weights(method, progress.step)
                 mean, progress.epoch_loss = progress.epoch_loss / stream.steps_per_epoch, 0.0
                 hooks.log({"kind": "epoch", **at, "epoch": epoch, "loss": mean, **hooks.after_epoch(epoch)})
                 method.train()
@@ -162,10 +163,11 @@ def _at(progress: Progress, stream: Stream, options: Options) -> dict[str, float
 
 
 def _check_weights(method: nn.Module, step: int) -> None:
-    """A last step can spoil the weights without a loss to show it."""
-    largest = torch.stack([p.detach().abs().max() for p in method.parameters()]).max()
+    """A last step can spoil the weights, or statistics overflow, without a loss to show it."""
+    state = [v for v in method.state_dict().values() if v.is_floating_point() and v.numel()]
+    largest = torch.stack([v.detach().abs().max().float() for v in state]).max()
     if not torch.isfinite(largest):
-        raise NotFinite(step - 1, f"the largest weight became {largest.item()} by step {step}")
+        raise NotFinite(step - 1, f"the largest weight or statistic became {largest.item()} by step {step}")
 
 
 def _timed(batches: Iterator[ViewBatch]) -> Iterator[tuple[ViewBatch, float]]:

@@ -49,7 +49,11 @@ def build_optimizer(
     """
     groups = parameter_groups(model, weight_decay)
     if name == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=momentum, fused=True)
+        sgd = torch.optim.SGD(groups, lr=lr, momentum=momentum, fused=True)
+        for p in (p for group in groups for p in group["params"] if momentum):
+            # Its own first momentum is uninitialised memory if that step is skipped.
+            sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        return sgd
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, fused=True)
     if name == "lars":

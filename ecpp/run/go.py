@@ -103,7 +103,8 @@ class Run:
             except Stopped as e:
                 raise Stopped(e.number, f"{e}, and saved: `ecpp resume {self.folder.path}` goes on") from None
 
-    def train(self, hooks: Hooks, *, log_every: int | None = None) -> None:
+    def train(self, hooks: Hooks, *, watchful: bool = False) -> None:
+        """The steps that are left; `watchful` looks at loss, gradients and weights after each of them."""
         c, t = self.config, self.training
         options = Options(
             epochs=c.epochs,
@@ -111,8 +112,8 @@ class Run:
             precision=c.precision,
             clip=c.clip,
             accumulate=c.accumulate,
-            log_every=log_every or c.log_every,
-            save_every=SAVE_EVERY,
+            log_every=1 if watchful else c.log_every,
+            save_every=0.0 if watchful else SAVE_EVERY,
         )
         schedule = build_schedule(c, self.stream.steps_per_epoch)
         train(self.method, self.stream, t.optimizer, t.guard, schedule, t.progress, hooks, options)

@@ -33,12 +33,12 @@ def replay(out: Path) -> tuple[str, bool]:
         start = run.training.progress.step
 
         def log(record: dict[str, Any]) -> None:
-            if record["step"] >= step:
+            if record["step"] > step:
                 raise _Enough
 
         hooks = Hooks(log=log, after_epoch=lambda _: {}, save=lambda: None)
         try:
-            run.train(hooks, log_every=1)
+            run.train(hooks, watchful=True)
         except NotFinite as e:
             failure = run.failure(e)
             same = "the step" if failure.step == step else f"not step {step}, but this one"

@@ -117,6 +117,8 @@ class Config:
     """CPU threads of the encoder; None takes as many as PyTorch does."""
     workers: int | None = None
     """Processes that decode images too large to be held in memory; None takes cores - 1, at most 8."""
+    kernel: Literal["torch", "compiled"] = "torch"
+    """compiled: on a CPU the colours of views by a small C program, which needs a C compiler once."""
     scaled: bool = False
     """Decode JPEGs at a half, a quarter or an eighth of their size where no view needs more: faster, less exact."""
     max_unreadable: float = 0.05

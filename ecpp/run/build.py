@@ -14,6 +14,7 @@ from ecpp.method import BYOL, Method, SimCLR
 from ecpp.model import create_encoder, mlp, probe, shrinks_to_a_pixel
 from ecpp.objective.pairs import GRAPHS
 from ecpp.views import ViewPlan, plan
+from ecpp.views.compiled import available as why_not_compiled
 from ecpp.views.plan import LOOKS, Look
 
 
@@ -118,6 +119,8 @@ def build_method(config: Config) -> Method:
 
 def build_stream(config: Config, images: Images, report: Callable[[Unreadable], None]) -> Stream:
     """The batches of a resolved config; `report` is told of each image that cannot be read."""
+    if config.kernel == "compiled" and config.device == "cpu" and (reason := why_not_compiled()):
+        raise ValueError(f"--kernel compiled: {reason}")
     return Stream(
         images,
         build_plan(config),
@@ -131,6 +134,7 @@ def build_stream(config: Config, images: Images, report: Callable[[Unreadable], 
         report=report,
         max_unreadable=config.max_unreadable,
         scaled=config.scaled,
+        kernel=config.kernel,
     )
 
 

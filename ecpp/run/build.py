@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ecpp import distributed
 from ecpp.config import Config
 from ecpp.data import Images, Splits, Stream, Unreadable, check_classes, open_source, subset
 from ecpp.evaluate import Preprocess
@@ -135,6 +136,9 @@ def build_stream(config: Config, images: Images, report: Callable[[Unreadable], 
         seed=config.seed,
         workers=config.workers or 0,
         device=torch.device(config.device or "cpu"),
+        rank=distributed.rank(),
+        world=distributed.world(),
+        agree=distributed.anywhere,
         report=report,
         max_unreadable=config.max_unreadable,
         scaled=config.scaled,

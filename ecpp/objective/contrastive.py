@@ -1,4 +1,4 @@
-"""The contrastive losses over a pair graph: Eq. 1 (l) and Eq. 4 (l'), as in Eq. 2 and 3; `cross` is MoCo v3's."""
+"""The contrastive losses over a pair graph: Eq. 1 (l) and Eq. 4 (l') of one network, and those across two."""
 
 from typing import Any, Literal
 

@@ -14,7 +14,7 @@ from ecpp.model import create_encoder, mlp
 def main(steps: int = 40) -> float:
     """Train for some steps on generated images; returns the last loss."""
     torch.manual_seed(0)
-    images = open_source("patterns:512").train.in_memory()  # any uint8 tensor (n, 3, H, W) does
+    images = open_source("patterns:512").train.in_memory().pixels  # any uint8 tensor (n, 3, H, W) does
     plan = views.plan(4, large=32, small=20)
     encoder = create_encoder("resnet10", size=32, width=8)
     dim = encoder.num_features

@@ -3,7 +3,9 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 from rich.console import Console
@@ -11,7 +13,8 @@ from rich.console import Console
 import ecpp
 from ecpp.config import Config
 from ecpp.recipes import RECIPES
-from ecpp.run import RunFolder, evaluate_run, pretrain, resume, start
+from ecpp.report import write_report
+from ecpp.run import RunFolder, build, evaluate_run, go, pretrain, resume, watch
 from ecpp.run.pictures import neighbours_picture, views_picture
 from ecpp.train import load_checkpoint
 
@@ -56,8 +59,8 @@ def die_in_epoch(monkeypatch, epoch):
             raise Stop
         return real(*args, **options)
 
-    real = start.features
-    monkeypatch.setattr(start, "features", features)
+    real = watch.features
+    monkeypatch.setattr(watch, "features", features)
 
 
 def test_a_run_writes_what_it_promises(tmp_path):
@@ -116,7 +119,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path, monkeypatch):
         append(folder, record)
 
     with monkeypatch.context() as m:
-        m.setattr(start, "SAVE_EVERY", 0.0)
+        m.setattr(go, "SAVE_EVERY", 0.0)
         m.setattr(RunFolder, "append", die)
         with pytest.raises(Stop):
             pretrain(TINY, tmp_path / "stopped", console=QUIET)
@@ -138,7 +141,7 @@ def test_a_diverged_run_stops_with_a_sentence(tmp_path):
 
 def test_weights_that_a_last_step_spoils_are_not_saved(tmp_path):
     config = replace(TINY, source="patterns:20", batch_size=20, epochs=1, lr=1e6, precision="fp32", clip=None)
-    method = start.build.build_method
+    method = build.build_method
 
     def spoiled(config):
         made = method(config)
@@ -146,8 +149,8 @@ def test_weights_that_a_last_step_spoils_are_not_saved(tmp_path):
         return made
 
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(start.build, "build_method", spoiled)
-        with pytest.raises(ValueError, match="largest weight became inf"):
+        m.setattr(build, "build_method", spoiled)
+        with pytest.raises(ValueError, match="largest weight or statistic became inf"):
             pretrain(config, tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
@@ -248,13 +251,36 @@ def test_loading_leaves_the_random_numbers_of_the_caller_alone(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_broken_image_is_named_in_one_sentence(tmp_path, workers):
+def test_a_broken_image_is_left_out_and_named(tmp_path, workers):
     source = folder_of_images(tmp_path / "images", [(40, 60), (90, 50)])
-    (tmp_path / "images" / "train" / "class0" / "0.png").write_bytes(b"no image")
-    config = replace(TINY, source=source, epochs=1, batch_size=24, large=32, workers=workers)
-    with pytest.raises(ValueError, match=r"^cannot read the image .*0\.png") as e:
-        pretrain(config, tmp_path / "run", console=QUIET)
-    assert "Traceback" not in str(e.value)
+    broken = tmp_path / "images" / "train" / "class0" / "0.png"
+    broken.write_bytes(b"no image")
+    config = replace(TINY, source=source, epochs=2, batch_size=24, large=32, workers=workers)
+    pretrain(config, tmp_path / "run", console=QUIET)
+    (record,) = records(tmp_path / "run", "unreadable")
+    assert record["name"] == str(broken)
+    assert "no image that PIL knows" in record["reason"]
+    assert write_report([tmp_path / "run"], tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_other_channels_than_three_go_all_the_way(tmp_path, channels, capsys):
+    for split, count in (("train", 12), ("test", 4)):
+        for i in range(count):
+            bands = np.random.default_rng(i).integers(0, 65536, (channels, 20, 24), dtype=np.uint16)
+            file = tmp_path / "images" / split / f"class{i % 2}" / f"{i}.tif"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            tifffile.imwrite(file, bands if channels > 1 else bands[0], photometric="minisblack")
+    config = replace(TINY, source=str(tmp_path / "images"), batch_size=4, channels=channels)
+    pretrain(config, tmp_path / "run", console=Console(stderr=True))
+    assert "saturation, hue and grey make no sense" in " ".join(capsys.readouterr().err.split())
+    resolved = RunFolder(tmp_path / "run").resolved()
+    assert len(resolved.mean) == len(resolved.std) == channels
+    assert resolved.mean == pytest.approx([0.5] * channels, abs=0.02)  # that of noise
+    assert evaluate_run(tmp_path / "run")["results"][0]["tested"] == 4
+    assert ecpp.load(tmp_path / "run")(torch.zeros(1, channels, 24, 24)).shape == (1, 32)
+    assert views_picture(resolved, tmp_path / "views.png", images=2).exists()
+    assert neighbours_picture(tmp_path / "run", tmp_path / "n.png", queries=2, neighbours=2).exists()
 
 
 def test_the_same_command_goes_on_and_another_config_is_refused(tmp_path, capsys):
@@ -277,8 +303,9 @@ def test_the_same_command_goes_on_and_another_config_is_refused(tmp_path, capsys
 def test_a_damaged_checkpoint_is_named(tmp_path):
     run = tmp_path / "run"
     pretrain(TINY, run, console=QUIET)
-    (run / "checkpoint.pt").write_bytes((run / "checkpoint.pt").read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"checkpoint\.pt cannot be read"):
+    for name in ("checkpoint-previous.pt", "checkpoint.pt"):
+        (run / name).write_bytes((run / name).read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"checkpoint.*\.pt cannot be read"):
         resume(run, console=QUIET)
     with pytest.raises(FileNotFoundError, match="is no run"):
         resume(tmp_path / "nothing", console=QUIET)

@@ -12,7 +12,7 @@ def ahead(batches: Iterator[ViewBatch], device: torch.device) -> Iterator[ViewBa
     if device.type != "cuda":
         yield from batches
         return
-    side = torch.cuda.Stream(device)
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))  # the images must have arrived
 
     def following() -> tuple[ViewBatch, torch.cuda.Event] | None:
@@ -27,5 +27,5 @@ def ahead(batches: Iterator[ViewBatch], device: torch.device) -> Iterator[ViewBa
         here = torch.cuda.current_stream(device)
         here.wait_event(rendered)
         for images in batch.groups:
-            images.record_stream(here)  # type: ignore[no-untyped-call]  # its memory is not given away too early
+            images.record_stream(here)  # its memory is not given away too early
         yield batch

@@ -39,7 +39,7 @@ def by_workers(
         _check_shared_memory((PREFETCHED * workers + 1) * batch_bytes, workers)
     loader = DataLoader(
         _Made(make),
-        batch_sampler=batches,  # type: ignore[arg-type]  # any iterable of lists serves
+        batch_sampler=batches,  # any iterable of lists serves
         num_workers=workers,
         collate_fn=_as_it_is,
         worker_init_fn=_one_thread,
@@ -88,8 +88,8 @@ def _check_shared_memory(needed: int, workers: int) -> None:
     free = status.f_bavail * status.f_frsize
     if needed > free:
         raise ValueError(
-            f"{workers} workers need about {needed >> 20:,} MiB of shared memory, but {SHARED} has {free >> 20:,} left: "
-            "give the container more (--shm-size), or take fewer --workers; 0 needs none"
+            f"{workers} workers need about {needed >> 20:,} MiB of shared memory, but {SHARED} has "
+            f"{free >> 20:,} left: give the container more (--shm-size), or take fewer --workers; 0 needs none"
         )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ecpp.config import Config
 from ecpp.data import Images, subset
+from ecpp.data.crops import Cutter
 from ecpp.evaluate import Preprocess, calibrate, features
 from ecpp.report import picture_grid
 from ecpp.run import build
@@ -16,7 +17,6 @@ from ecpp.run.folder import RunFolder
 from ecpp.run.resolve import resolve
 from ecpp.run.weights import load
 from ecpp.views import draw, finish
-from ecpp.views.render import crop_views
 
 
 def views_picture(config: Config, out: Path, *, images: int = 6) -> Path:
@@ -28,17 +28,19 @@ def views_picture(config: Config, out: Path, *, images: int = 6) -> Path:
     train = build.open_data(config).train
     config = resolve(config, train)
     plan = build.build_plan(config)
-    mean, std = (torch.tensor(t).view(3, 1, 1) for t in (plan.mean, plan.std))
-    rows = []
-    for i in range(min(images, len(train))):
-        image = train.read(i)
-        params = draw(plan, torch.tensor([i]), torch.tensor([image.shape[1:]]), seed=config.seed, epoch=0)
-        crops = [c[:, None] for c in crop_views(plan, image, params)]  # (V, 1, C, S, S)
-        batch = finish(plan, crops, torch.tensor([i]), params)
-        views = [(batch.view(k)[0] * std + mean).mul(255).round().clamp(0, 255).byte() for k in range(plan.k)]
-        rows.append([_array(x) for x in (_fit(image, plan.large), *views)])
+    mean, std = (torch.tensor(t).view(-1, 1, 1) for t in (plan.mean, plan.std))
+    cut = Cutter(train, plan, config.seed)([(0, i) for i in range(min(images, len(train)))])
+    for error in cut.unreadable.values():
+        raise error
+    params = draw(plan, cut.samples, cut.sizes, seed=config.seed, epoch=0)
+    batch = finish(plan, cut.crops, cut.samples, params)
+    views = [(batch.view(k) * std + mean).mul(255).round().clamp(0, 255).byte() for k in range(plan.k)]
+    rows = [
+        [_array(_fit(train.read(i), plan.large)), *(_array(view[i]) for view in views)]
+        for i in cut.samples.tolist()
+    ]
     columns = [f"{k}: {v.kind} {v.size} px" for k, v in enumerate(plan.views, 1)]
-    names = [train.name(i) for i in range(len(rows))]
+    names = [train.name(i) for i in cut.samples.tolist()]
     return picture_grid(rows, out, row_labels=names, column_labels=["image", *columns])
 
 
@@ -71,7 +73,7 @@ def _nearest(
     net: nn.Module, bank: Images, asked: Images, preprocess: Preprocess, count: int, bf16: bool
 ) -> Tensor:
     """(queries, count) indices into the bank, the most similar first."""
-    sides = [F.normalize(features(net, x, preprocess, bf16=bf16), dim=1) for x in (asked, bank)]
+    sides = [F.normalize(features(net, x, preprocess, bf16=bf16).values, dim=1) for x in (asked, bank)]
     similarity = sides[0] @ sides[1].T
     return similarity.topk(count, dim=1).indices
 
@@ -85,5 +87,7 @@ def _fit(image: Tensor, side: int) -> Tensor:
 
 
 def _array(image: Tensor) -> np.ndarray:
+    if len(image) != 3:  # grey, or the first of many channels
+        image = image[:1].expand(3, -1, -1) if len(image) < 3 else image[:3]
     array: np.ndarray = image.permute(1, 2, 0).numpy()
     return array

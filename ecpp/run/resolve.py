@@ -1,27 +1,37 @@
 """The choices of a config that depend on the data or the machine: made here, once."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from ecpp.config import Config
-from ecpp.data import Images
+from ecpp.data import Images, Unreadable
+from ecpp.method import METHODS
 from ecpp.train.optim import default_lr, default_warmup
 from ecpp.views import plan
 from ecpp.views.plan import SMALL_IMAGE
 
+STATISTICS_FROM = 1000  # images
+
 
 def absolute(config: Config) -> Config:
-    """The config with the folders it names written in full, so that a run can go on from anywhere."""
+    """The config with the files and folders it names written in full, so that a run can go on from anywhere."""
 
-    def full(source: str) -> str:
-        path = Path(os.path.expanduser(source))
-        return str(path.resolve()) if path.is_dir() else source
+    def full(name: str | None) -> str | None:
+        if not name:
+            return name
+        prefix = "hf:" if name.startswith("hf:") else ""
+        path = Path(os.path.expanduser(name.removeprefix(prefix)))
+        return f"{prefix}{path.resolve()}" if path.exists() else name
 
-    return replace(config, source=full(config.source), val=config.val and full(config.val))
+    source = full(config.source) or config.source
+    init = full(config.init)
+    return replace(config, source=source, val=full(config.val), classes=full(config.classes), init=init)
 
 
 def resolve(config: Config, images: Images) -> Config:
@@ -33,9 +43,14 @@ def resolve(config: Config, images: Images) -> Config:
         raise ValueError(
             f"--threads {config.threads} is far more than the {cores} cores here: take at most {cores}"
         )
+    mean, std = config.mean, config.std
+    if config.channels != 3 and (mean is None or std is None):
+        measured = channel_statistics(images, config.seed)
+        mean, std = mean or measured[0], std or measured[1]
     return replace(
         config,
-        projector_layers=config.projector_layers or (2 if (config.large or 0) <= SMALL_IMAGE else 3),
+        mean=mean,
+        std=std,
         precision=precision_on(device) if config.precision == "auto" else config.precision,
         device=device,
         threads=config.threads or torch.get_num_threads(),
@@ -48,22 +63,58 @@ def resolve_views(config: Config, large: int) -> Config:
     view_plan = plan(config.views, large=large, n_simclr=config.n_simclr)
     constant = config.schedule == "constant"
     warmup = 0.0 if constant else default_warmup(config.epochs)
+    small = config.small or (large if large < 192 else 96)
+    if config.target_views == "large_only" and (config.views == 2 or small == large):
+        raise ValueError(
+            f"--target-views large_only would change nothing: all views are of {large} px; "
+            "take more --views and a smaller --small"
+        )
+    method = METHODS[config.method]
+    layers = method.projector_layers or (2 if large <= SMALL_IMAGE else 3)
     return replace(
         config,
         large=large,
-        small=config.small or (large if large < 192 else 96),
+        small=small,
         n_simclr=sum(v.colour is not None for v in view_plan.views),
         look=config.look or ("cifar" if large <= SMALL_IMAGE else "imagenet"),
-        lr=config.lr or default_lr(config.optimizer, config.batch_size),
+        projector_layers=config.projector_layers or layers,
+        projector_dim=config.projector_dim or method.projector_dim,
+        lr=config.lr or default_lr(config.optimizer, config.batch_size, sgd=method.base_lr),
         warmup=warmup if config.warmup is None else config.warmup,
     )
 
 
 def _natural_size(images: Images) -> int:
     """The side of small images, from a few of them; 224 for all others."""
-    step = max(1, len(images) // 8)
-    side = max(max(images.read(i).shape[1:]) for i in range(0, len(images), step))
-    return side if side <= SMALL_IMAGE else 224
+    sizes = [max(image.shape[1:]) for image in _some(images, 8, seed=0)]
+    if not sizes:
+        raise ValueError(
+            "none of some images taken at random can be read: `ecpp scan SOURCE` says why; "
+            "--large names the size of the views without looking"
+        )
+    return max(sizes) if max(sizes) <= SMALL_IMAGE else 224
+
+
+def _some(images: Images, count: int, seed: int) -> Iterator[Tensor]:
+    """A few random images; of those that cannot be read none."""
+    for i in torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:count].tolist():
+        try:
+            yield images.read(i)
+        except Unreadable:
+            continue  # the stream leaves it out and names it
+
+
+def channel_statistics(images: Images, seed: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of every channel in [0, 1], every image counted alike."""
+    moments = [
+        torch.stack([x.mean(dim=(1, 2)), x.square().mean(dim=(1, 2))])
+        for x in (image.double() / 255 for image in _some(images, STATISTICS_FROM, seed))
+    ]
+    if not moments:
+        raise ValueError("none of a thousand images can be read: `ecpp scan SOURCE` says why")
+    mean, square = torch.stack(moments).mean(dim=0)
+    std = (square - mean.square()).clamp(min=1e-4).sqrt()
+    return tuple(round(v, 4) for v in mean.tolist()), tuple(round(v, 4) for v in std.tolist())
 
 
 def usable_device(name: str | None) -> str:

@@ -40,8 +40,11 @@ class Display:
         """Show one record of metrics.jsonl."""
         if record["kind"] == "epoch":
             knn = f"  kNN {record['knn']:.1%}" if "knn" in record else ""
+            rank = f"  rank {record['rankme']:.1f}" if "rankme" in record else ""
+            verdict = f"  {record['verdict']}" if "verdict" in record else ""
             self._line(
-                f"epoch {record['epoch']:>3}/{self.epochs}  loss {record['loss']:.4g}{knn}  {record['seconds']:.0f} s"
+                f"epoch {record['epoch']:>3}/{self.epochs}  loss {record['loss']:.4g}{knn}{rank}  "
+                f"{record['seconds']:.0f} s{verdict}"
             )
             return
         text = (
@@ -59,6 +62,10 @@ class Display:
                 f"{waiting:.0%} of the time goes into waiting for views: "
                 "more --workers help, and so do smaller --small views or fewer --views"
             )
+
+    def say(self, text: str) -> None:
+        """One line above the live one. Names of files are no markup."""
+        self.bar.console.print(text, highlight=False, markup=False)
 
     def _line(self, text: str) -> None:
         self.last_line = time.monotonic()

@@ -1,7 +1,7 @@
 """What the K views of an image are, and what they cost: a view plan is data."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 
@@ -28,6 +28,11 @@ class Look:
     colour: Colour
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def of_channels(self, mean: tuple[float, ...], std: tuple[float, ...]) -> "Look":
+        """With this normalisation. Only three channels are colours, with saturation, hue and grey."""
+        colour = self.colour if len(mean) == 3 else replace(self.colour, saturation=0.0, hue=0.0, grey_p=0.0)
+        return Look(colour, mean, std)
 
 
 CIFAR = Look(Colour(0.4, 0.4, 0.4, 0.1), mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))

@@ -46,13 +46,14 @@ class Stream:
         report: Callable[[Unreadable], None] = lambda error: None,
         max_unreadable: float = 0.05,
         scaled: bool = False,
+        kernel: str = "torch",
         start_method: str | None = None,
     ) -> None:
         self.images, self.plan, self.batch_size, self.seed = images, plan, batch_size, seed
         self.workers, self.device = workers, device or torch.device("cpu")
         self.rank, self.world, self.agree = rank, world, agree
         self.report, self.max_unreadable = report, max_unreadable
-        self.scaled, self.start_method = scaled, start_method
+        self.scaled, self.kernel, self.start_method = scaled, kernel, start_method
         self.unreadable: dict[int, Unreadable] = {}
         if images.channels != len(plan.mean):
             raise ValueError(f"the images have {images.channels} channels, but the views {len(plan.mean)}")
@@ -107,7 +108,8 @@ class Stream:
             samples = self.samples(step)
             pixels = torch.empty(0) if self.pixels is None else self.pixels
             images = pixels.index_select(0, to_device(samples, self.device))
-            yield make(self.plan, images, samples, seed=self.seed, epoch=step // self.steps_per_epoch)
+            epoch = step // self.steps_per_epoch
+            yield make(self.plan, images, samples, seed=self.seed, epoch=epoch, kernel=self.kernel)
 
     def _from_workers(self, start: int, stop: int) -> Iterator[ViewBatch]:
         cuts = by_workers(
@@ -122,7 +124,7 @@ class Stream:
             read = self._readable(cut)
             params = draw(self.plan, read.samples, read.sizes, seed=self.seed, epoch=read.epoch)
             crops = [c.to(self.device, non_blocking=True) for c in read.crops]
-            yield finish(self.plan, crops, read.samples, params)
+            yield finish(self.plan, crops, read.samples, params, kernel=self.kernel)
 
     def _keys(self, step: int) -> list[Key]:
         epoch = step // self.steps_per_epoch

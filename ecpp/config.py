@@ -33,6 +33,7 @@ _RANGES = {
     "max_unreadable": (0, 1),
     "seed": (0, _ANY),
     "log_every": (1, _ANY),
+    "accumulate": (1, _ANY),
 }
 
 
@@ -92,6 +93,12 @@ class Config:
     """resnet10, resnet18, resnet34, resnet50, resnet101, or any encoder of timm."""
     width: int | None = None
     """Channels of a ResNet's first stage; None is the standard, 64."""
+    init: str | None = None
+    """Start from weights: a run, a checkpoint, a .safetensors file, a state dict, or timm:NAME; None draws them."""
+    init_allow: tuple[str, ...] = ()
+    """Modules or patterns of keys, such as fc or layer4.*, that --init may lack, hold beside, or have otherwise."""
+    init_inflate: bool = False
+    """Spread a first convolution of three channels over the images' channels."""
     projector_layers: int | None = None
     """Layers of the projector; None takes 3 for Barlow Twins and VICReg, else 2 up to 64 px and 3 above."""
     projector_dim: int | None = None
@@ -118,8 +125,13 @@ class Config:
     clip: float | None = None
     """Clip the gradient's norm to this; None does not clip."""
 
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto takes bf16 where the device has it in hardware."""
+    accumulate: int = 1
+    """Cut every batch into this many parts to save memory; negatives then come from within a part alone."""
+    checkpoint_activations: bool = False
+    """Keep fewer activations and compute them again: less memory, a third more work."""
+
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto takes bf16 where the device has it in hardware, and fp16 on GPUs that lack it."""
     device: str | None = None
     """cpu, cuda or mps; None takes the best there is."""
     threads: int | None = None
@@ -136,6 +148,12 @@ class Config:
     """Fixes weights, subset, order and views."""
     log_every: int = 10
     """Steps between two lines in metrics.jsonl."""
+    keep_epochs: bool = False
+    """Keep the encoder of every epoch in RUN/epochs, for `ecpp evaluate RUN --curve`."""
+    log: str | None = None
+    """Where metrics go besides metrics.jsonl: tensorboard, wandb, or both with a comma."""
+    keep_best: Literal["rankme", "knn"] | None = None
+    """Keep the weights of the best epoch too, in best.pt: by effective rank, or by kNN where there are labels."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
@@ -170,6 +188,8 @@ class Config:
         for name, owner, is_used in (
             *used,
             ("momentum", "--optimizer sgd or lars", self.optimizer != "adamw"),
+            ("init_allow", "--init", self.init is not None),
+            ("init_inflate", "--init", self.init is not None),
         ):
             if not is_used and getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{_flag(name)} belongs to {owner} and would do nothing here: leave it out")
@@ -181,6 +201,15 @@ class Config:
                 )
         if self.std is not None and min(self.std) <= 0:
             raise ValueError(f"--std must hold numbers above 0, but is {self.std}")
+        if self.batch_size % self.accumulate or self.batch_size < 2 * self.accumulate:
+            raise ValueError(
+                f"--accumulate {self.accumulate} cannot cut a batch of {self.batch_size} into equal parts of at least 2"
+            )
+        for where in (self.log or "").split(",") if self.log is not None else []:
+            if where not in ("tensorboard", "wandb"):
+                raise ValueError(
+                    f"--log must be tensorboard, wandb or tensorboard,wandb, but is {self.log!r}"
+                )
         if self.seed >= 2**63:
             raise ValueError(f"--seed must be below 2^63, but is {self.seed}")
 

@@ -19,14 +19,14 @@ MAY = {
     "model": {"distributed"},
     "data": {"views"},  # what makes batches alone: see below
     "method": {"views", "model", "objective", "distributed"},
-    "evaluate": {"data", "model"},
+    "evaluate": {"data", "model", "distributed"},
     "train": {"method", "data", "evaluate", "views", "distributed"},
     "run": {
         "config", "objective", "model", "views", "data", "distributed", "method", "evaluate", "train", "report",
     },
     "export": {"config", "model", "views", "data", "method", "evaluate", "train", "run", "report"},
     "demo": {"config", "run", "report", "cli"},
-    "cli": {"config", "recipes", "data", "run", "report", "demo"},  # data: scan and pack alone
+    "cli": {"config", "recipes", "data", "run", "report", "export", "demo"},  # data: scan and pack alone
     "__main__": {"cli"},
     "__init__": {"objective", "views", "method", "run"},  # lazily, or for type checkers alone
 }  # fmt: skip

@@ -6,9 +6,17 @@ from importlib import import_module
 COMMANDS = {
     "demo": ("demo", "two minutes on two cores: pretrain on generated images, compare, write a page"),
     "pretrain": ("train", "pretrain an encoder: ecpp pretrain SOURCE --out RUN"),
+    "replay": ("train", "run again to the step that broke a run, with checks: ecpp replay RUN"),
+    "doctor": ("doctor", "what this machine can do, and a proof that several processes train as one"),
     "resume": ("train", "go on with a run that was stopped: ecpp resume RUN"),
     "evaluate": ("judge", "kNN and linear accuracy of a run: ecpp evaluate RUN [SOURCE]"),
     "report": ("judge", "one page about one or several runs: ecpp report RUN..."),
+    "export": ("export", "the encoder for timm, torchvision, ONNX or torch.export, proven: ecpp export RUN"),
+    "embed": ("export", "the embeddings of all images in one file: ecpp embed RUN SOURCE --out FILE"),
+    "neighbours": (
+        "export",
+        "which images are most like a given one: ecpp neighbours RUN SOURCE --query IMAGE",
+    ),
     "scan": ("sources", "what is in a folder of images, and which files are bad: ecpp scan SOURCE"),
     "pack": ("sources", "a source written once into one store that opens at once: ecpp pack SOURCE DST"),
     "plan": ("look", "the views, pairs and cost of a setting, before spending anything"),
@@ -34,6 +42,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         command(rest)
     except (ValueError, OSError, ImportError) as e:
+        if getattr(e, "told", False):  # another process has said it
+            sys.exit(2)
         _fail(str(e))
     except (RuntimeError, MemoryError) as e:
         if "memory" not in str(e) and not isinstance(e, MemoryError):

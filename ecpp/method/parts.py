@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, TypedDict
 import torch
 from torch import Tensor, nn
 
+from ecpp import distributed
 from ecpp.objective import diagnostics
 from ecpp.objective import pairs as graphs
 from ecpp.views import ViewBatch
@@ -117,5 +118,5 @@ def project(head: nn.Module, h: Tensor) -> Tensor:
 
 
 def gathered(z: Tensor) -> Tensor:
-    """The embeddings (K, N, D) that the loss compares: those of this process are all there are."""
-    return z
+    """(K, n, D) of this rank to (K, N, D) of all, with gradient: what the loss compares."""
+    return distributed.gather(z)

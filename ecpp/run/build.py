@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ecpp import distributed
 from ecpp.config import Config
 from ecpp.data import Images, Splits, Stream, Unreadable, check_classes, open_source, subset
 from ecpp.evaluate import Preprocess
@@ -74,10 +75,14 @@ def build_encoder(config: Config) -> nn.Module:
     )
 
 
-def build_method(config: Config) -> Method:
-    """The method of a resolved config on its device; the encoder has seen every view size once."""
+def build_method(config: Config, prepare: Callable[[nn.Module], None] = lambda encoder: None) -> Method:
+    """The method of a resolved config on its device; the encoder has seen every view size once.
+
+    `prepare` may give the encoder other weights, before anything copies it.
+    """
     view_plan = build_plan(config)
     encoder = build_encoder(config)
+    prepare(encoder)
     sizes = [size for size, _ in view_plan.groups]
     features = probe(encoder, sizes, channels=config.channels)
     shrinks = config.device == "cpu" and config.precision == "bf16"
@@ -131,6 +136,9 @@ def build_stream(config: Config, images: Images, report: Callable[[Unreadable], 
         seed=config.seed,
         workers=config.workers or 0,
         device=torch.device(config.device or "cpu"),
+        rank=distributed.rank(),
+        world=distributed.world(),
+        agree=distributed.anywhere,
         report=report,
         max_unreadable=config.max_unreadable,
         scaled=config.scaled,

@@ -2,8 +2,12 @@
 
 run.json          the config, as given and resolved; the plan; versions, machine and command
 metrics.jsonl     one line every few steps, one per epoch
-checkpoint.pt     everything that training needs to go on
-evaluation.json   accuracies with their protocols
+checkpoint.pt     everything that training needs to go on; checkpoint-previous.pt the one before it
+best.pt           the weights of the best epoch, with --keep-best
+epochs/NNNN.pt    the encoder after each epoch, with --keep-epochs
+failure.json      the step that stopped the run, if its numbers went wrong
+evaluation.json   accuracies with their protocols;  curve.json  that of each kept epoch
+features/         frozen features, kept to be used again; may be deleted at any time
 views.png, neighbours.png, report.html where they were asked for
 """
 
@@ -34,9 +38,28 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.pt"
 
+    def epoch(self, number: int) -> Path:
+        return self.path / "epochs" / f"{number:04d}.pt"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.pt"
+
+    @property
+    def failure(self) -> Path:
+        return self.path / "failure.json"
+
     @property
     def evaluation(self) -> Path:
         return self.path / "evaluation.json"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.json"
+
+    @property
+    def features(self) -> Path:
+        return self.path / "features"
 
     def read(self) -> dict[str, Any]:
         """run.json, with a sentence if this is no run."""
@@ -69,6 +92,11 @@ class RunFolder:
         """One line into metrics.jsonl."""
         with open(self.metrics, "a") as file:
             file.write(json.dumps(record) + "\n")
+
+    def records(self) -> list[dict[str, Any]]:
+        """The whole lines of metrics.jsonl; a last one that is still being written is left out."""
+        lines = self.metrics.read_text().splitlines(keepends=True) if self.metrics.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def rewind(self, step: int) -> None:
         """Drop what was logged after `step`: it is about to happen again."""

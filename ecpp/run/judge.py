@@ -1,112 +1,114 @@
-"""The numbers of a run: kNN and linear accuracy beside those of a random encoder."""
+"""The numbers of a run, each by the name of its protocol and beside that of a random encoder."""
 
-import time
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
+from ecpp import distributed
 from ecpp.config import Config
-from ecpp.data import Images, check_classes, subset
-from ecpp.evaluate import LinearProtocol, calibrate, features, knn_accuracy, linear_probe
+from ecpp.evaluate import FeatureCache, FinetuneProtocol, LinearProtocol
+from ecpp.evaluate.cache import hash_weights
 from ecpp.evaluate.linear import IMAGENET_PROTOCOL
-from ecpp.run import build
+from ecpp.run.bench import Bench, open_bench
 from ecpp.run.folder import RunFolder, write_json
-from ecpp.run.resolve import precision_on, usable_device
+from ecpp.run.protocols import PROTOCOLS, TRAINED, Judge
+from ecpp.run.resolve import usable_device
 from ecpp.run.weights import load
 
-FLOOR = "the same encoder untrained, BatchNorm statistics calibrated, same probe"
-KNN = "20 nearest by cosine, votes weighted by exp(similarity / 0.07), frozen un-augmented features"
+DEFAULT = ("linear", "knn")
+RECALIBRATED = "+bn"  # behind the name of a protocol
 
 
 def evaluate_run(
     run: Path,
     source: str | None = None,
     *,
+    protocols: Sequence[str] = DEFAULT,
+    transfer: Sequence[str] = (),
     val: str | None = None,
     limit: int | None = None,
     workers: int | None = None,
     momentum: float | None = None,
+    epochs: int | None = None,
+    lr: float | None = None,
+    recalibrate_bn: bool = False,
+    cache: bool = True,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Judge a run's encoder on `source` (default: its own) and write RUN/evaluation.json.
 
-    The probe learns from all training images with their labels (at most `limit`), whatever number of
-    images the run itself used, and is counted on all held-out ones. `momentum` is the linear probe's.
+    Learns from all training images with their labels (at most `limit`), whatever number of images the run
+    itself used, and counts on all held-out ones. `momentum` is the linear probe's; `epochs` and `lr` are those of
+    the protocols that see augmented images. Protocols that were asked for before, of the same weights and data, stay.
     """
-    if workers is not None and workers < 0:
-        raise ValueError(f"--workers must be at least 0, but is {workers}")
+    _check(protocols, workers, epochs, lr)
     folder = RunFolder(run)
     config = folder.resolved()
     torch.set_num_threads(config.threads or 1)
-    train, test, source = _labelled(config, source, val, limit)
+
+    def bench_of(name: str | None, val: str | None) -> Bench:
+        return open_bench(
+            config,
+            name,
+            val,
+            limit,
+            device=usable_device(None),
+            workers=(config.workers or 0) if workers is None else workers,
+            cache=FeatureCache(folder.features if cache else None, say=say),
+        )
+
+    bench = bench_of(source, val)
     encoder = load(run)
-    preprocess = build.build_preprocess(config)
-    device = usable_device(None)
-    bf16 = config.precision == "bf16" and precision_on(device) == "bf16"
-    workers = (config.workers or 0) if workers is None else workers
-    protocol = _protocol(config, momentum)
+    head = {
+        "source": bench.source,
+        "val": bench.val,
+        "limit": limit,
+        "classes": bench.classes,
+        "weights": hash_weights(encoder),
+    }
+    tuning = FinetuneProtocol()
+    tuning = replace(tuning, epochs=epochs or tuning.epochs, lr=lr or tuning.lr)
+    probe = linear_protocol(config, momentum)
+    suffix = RECALIBRATED if recalibrate_bn else ""
+    evaluation: dict[str, Any] = {**head, "results": _earlier(folder, head)}
 
-    used: list[int] = []  # how many images of each side could be read
+    def add(judge: Judge, name: str, title: str) -> None:
+        record = judge.record(name, title + suffix)
+        results = {r["protocol"]: r for r in evaluation["results"]}
+        evaluation["results"] = list({**results, record["protocol"]: record}.values())
+        if distributed.is_main():
+            write_json(folder.evaluation, evaluation)
+        floor = "" if record["floor"] is None else f" (random encoder {record['floor']:.1%})"
+        say(f"{record['protocol']}: {record['top1']:.1%}{floor}, {record['seconds']:.0f} s")
 
-    def judge(net: nn.Module) -> dict[str, tuple[float, float]]:
-        started = time.perf_counter()
-        net = net.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        sides = [features(net, images, preprocess, workers=workers, bf16=bf16) for images in (train, test)]
-        extraction = time.perf_counter() - started
-        labels = [images.labels[f.index] for images, f in zip((train, test), sides, strict=True)]  # type: ignore[index]
-        used[:] = [len(y) for y in labels]
-        results = _protocols(protocol, config.seed, [f.values for f in sides], labels, len(train.classes))
-        return {name: (top1, extraction + seconds) for name, (top1, seconds) in results.items()}
-
-    trained = judge(encoder)
-    untrained = build.build_encoder(config).to(device)
-    calibrate(untrained, train, preprocess, seed=config.seed, workers=workers, bf16=bf16)
-    floor = judge(untrained)
-    details = {"linear": protocol.describe(), "knn": KNN}
-    results = [
-        {
-            "protocol": name,
-            "top1": top1,
-            "floor": floor[name][0],
-            "floor_is": FLOOR,
-            "labels": used[0],
-            "tested": used[1],
-            "details": details[name],
-            "seconds": seconds,
-        }
-        for name, (top1, seconds) in trained.items()
-    ]
-    evaluation = {"source": source, "classes": len(train.classes), "results": results}
-    write_json(folder.evaluation, evaluation)
+    judge = Judge(bench, encoder, probe, tuning, epochs, recalibrate_bn, say)
+    for name in dict.fromkeys(protocols):
+        add(judge, name, name)
+    for other in transfer:
+        there = Judge(bench_of(other, None), encoder, probe, tuning, epochs, recalibrate_bn, say)
+        add(there, "linear-sweep", f"transfer:{Path(other).name}")
     return evaluation
 
 
-def _labelled(
-    config: Config, source: str | None, val: str | None, limit: int | None
-) -> tuple[Images, Images, str]:
-    """Training and held-out images, both with labels, or a sentence on what is missing."""
-    name = source or config.source
-    splits = build.open_images(config, name)
-    val = val or (config.val if source is None else None)
-    test = build.held_out_images(build.open_images(config, val)) if val else splits.test
-    if splits.train.labels is None:
-        raise ValueError(
-            f"{name} has no labels, which accuracies need: give a source with one folder per class, as in "
-            "`ecpp evaluate RUN SOURCE`"
-        )
-    if test is None or test.labels is None:
-        raise ValueError(
-            f"{name} has no labelled images to count on: put them into train/ and test/ folders, "
-            "or name others by --val"
-        )
-    check_classes(splits.train, test)
-    return subset(splits.train, limit, config.seed), test, name
+def _check(protocols: Sequence[str], workers: int | None, epochs: int | None, lr: float | None) -> None:
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise ValueError(f"there is no protocol {name!r}: take some of {', '.join(PROTOCOLS)}")
+        if name in TRAINED and distributed.world() > 1:
+            raise ValueError(f"{name} trains in one process: start `ecpp evaluate` without torchrun for it")
+    if workers is not None and workers < 0:
+        raise ValueError(f"--workers must be at least 0, but is {workers}")
+    if epochs is not None and epochs < 1:
+        raise ValueError(f"--epochs must be at least 1, but is {epochs}")
+    if lr is not None and not 0 < lr < float("inf"):
+        raise ValueError(f"--lr must be a number above 0, but is {lr}")
 
 
-def _protocol(config: Config, momentum: float | None) -> LinearProtocol:
+def linear_protocol(config: Config, momentum: float | None) -> LinearProtocol:
     """The paper's probe for the look of the run; its momentum of 0.995 for ImageNet may be a misprint of 0.9."""
     protocol = LinearProtocol() if config.look == "cifar" else IMAGENET_PROTOCOL
     if momentum is None:
@@ -116,19 +118,11 @@ def _protocol(config: Config, momentum: float | None) -> LinearProtocol:
     return replace(protocol, momentum=momentum)
 
 
-def _protocols(
-    protocol: LinearProtocol, seed: int, sides: list[Tensor], labels: list[Tensor], classes: int
-) -> dict[str, tuple[float, float]]:
-    """(top-1, seconds) of each protocol."""
-
-    def timed(f: Callable[[], float]) -> tuple[float, float]:
-        started = time.perf_counter()
-        return f(), time.perf_counter() - started
-
-    (train, test), (y, y_test) = sides, labels
-    return {
-        "linear": timed(
-            lambda: linear_probe(train, y, test, y_test, classes=classes, protocol=protocol, seed=seed)
-        ),
-        "knn": timed(lambda: knn_accuracy(train, y, test, y_test)),
-    }
+def _earlier(folder: RunFolder, head: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results that are there of the same weights and data."""
+    try:
+        there = json.loads(folder.evaluation.read_text())
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return []
+    same = isinstance(there, dict) and all(there.get(k, head) == v for k, v in head.items())
+    return list(there["results"]) if same and isinstance(there.get("results"), list) else []

@@ -1,0 +1,183 @@
+"""Steps on several processes equal those of one process on the whole batch."""
+
+import copy
+
+import pytest
+import torch
+from ranks import on_ranks
+from timm.layers import BatchNormAct2d
+from torch import nn
+
+from ecpp import distributed
+from ecpp.method import BYOL, SimCLR
+from ecpp.model import mlp
+from ecpp.model.norm import SyncBatchNorm, synchronise
+from ecpp.model.resnet import ResNet
+from ecpp.objective.pairs import GRAPHS
+from ecpp.views import ViewBatch
+
+K, N = 4, 12
+METHODS = {
+    "simclr": lambda e, p, q: SimCLR(e, p),
+    "simclr-vanilla": lambda e, p, q: SimCLR(e, p, positive_in_denominator=True, pair_reduction="mean"),
+    "simclr-core": lambda e, p, q: SimCLR(e, p, pairs=GRAPHS["core"](K), bn_mode="per_view"),
+    "byol": lambda e, p, q: BYOL(e, p, q, ema=0.9),
+    "byol-multi-crop": lambda e, p, q: BYOL(e, p, q, pairs=GRAPHS["multi-crop"](K), bn_mode="per_view"),
+}
+
+
+def build(name, dtype):
+    torch.manual_seed(0)
+    encoder = ResNet("resnet10", width=4, small_stem=True)
+    # An encoder of timm's with fused BatchNorm and activation, in front of which the drop must not be lost.
+    encoder.layer4 = nn.Sequential(encoder.layer4, nn.Conv2d(32, 32, 1, bias=False), BatchNormAct2d(32))
+    d = encoder.num_features
+    projector, predictor = mlp(d, d, 16, layers=2, final_bn=True), mlp(16, d, 16, layers=2, final_bn=False)
+    return METHODS[name](encoder, projector, predictor).to(dtype).to(memory_format=torch.channels_last)
+
+
+def batch_of(step, dtype, rank=0, world=1):
+    """The rows of one rank: a run of the whole batch's."""
+    g = torch.Generator().manual_seed(100 + step)
+    share = N // world
+    groups = []
+    for views, side in ((2, 16), (2, 12)):
+        images = torch.randn(views, N, 3, side, side, generator=g, dtype=torch.float64).to(dtype)
+        groups.append(images[:, rank * share : (rank + 1) * share].flatten(0, 1))
+    return ViewBatch(tuple(groups), ((0, 2), (1, 3)), torch.arange(rank * share, (rank + 1) * share))
+
+
+def train(names, dtype, lr=1e-3, steps=3):
+    """Per method: the losses, the gradients of the first step, and all weights and statistics at the end."""
+    results = {}
+    for name in names:
+        method = build(name, dtype).train()
+        synchronise(method)
+        module = distributed.wrap(method)
+        optimizer = torch.optim.SGD(
+            [p for p in method.parameters() if p.requires_grad], lr=lr, momentum=0.9, weight_decay=1e-4
+        )
+        losses, gradients = [], {}
+        for step in range(steps):
+            out = module(batch_of(step, dtype, distributed.rank(), distributed.world()))
+            optimizer.zero_grad()
+            out.loss.backward()
+            losses.append(distributed.mean(out.loss.detach()))
+            if step == 0:
+                gradients = {n: p.grad.clone() for n, p in method.named_parameters() if p.grad is not None}
+            optimizer.step()
+            method.after_step((step + 1) / steps)
+        results[name] = {"loss": torch.stack(losses)} | gradients | method.state_dict(prefix="state.")
+    return results
+
+
+def worst(one, other):
+    """The largest relative difference of any tensor; one that is 0 but for rounding counts absolutely."""
+    assert one.keys() == other.keys()
+    return max(
+        float((one[k] - other[k]).double().norm() / one[k].double().norm().clamp_min(1e-6)) for k in one
+    )
+
+
+def check(world, names):
+    alone = train(names, torch.float64)
+    for theirs in on_ranks(world, train, names, torch.float64):
+        for name in names:
+            assert worst(alone[name], theirs[name]) < 1e-9, name
+
+
+def test_two_ranks_take_the_steps_of_one():
+    check(2, ["simclr", "byol"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3])
+def test_any_method_takes_the_steps_of_one(world):
+    check(world, list(METHODS))
+
+
+@pytest.mark.slow
+def joined(result):
+    """Losses, gradients, weights and statistics, each as one vector: single ones can be all rounding in fp32."""
+    kinds = {}
+    for name, value in result.items():
+        kind = name if name == "loss" else "gradient"
+        if name.startswith("state."):
+            kind = "statistics" if "running" in name else "weights"
+        kinds.setdefault(kind, []).append(value.flatten().double())
+    return {kind: torch.cat(values) for kind, values in kinds.items()}
+
+
+@pytest.mark.slow
+def test_in_fp32_too():
+    alone, (theirs, _) = train(METHODS, torch.float32), on_ranks(2, train, list(METHODS), torch.float32)
+    for name in METHODS:
+        assert worst(joined(alone[name]), joined(theirs[name])) < 1e-4, name
+
+
+def several_things():
+    rank = distributed.rank()
+    rows = distributed.gather_rows(torch.full((rank + 1, 2), rank))
+    z = torch.full((2, 1, 3), float(rank), requires_grad=True)
+    distributed.gather(z).mul(torch.arange(2.0)[None, :, None] + 1 + rank).sum().backward()
+    told = distributed.first(lambda: {"rank": distributed.rank()})
+    mistakes = []
+    try:
+        distributed.first(lambda: (_ for _ in ()).throw(ValueError("a sentence")))
+    except ValueError as e:
+        mistakes = [type(e).__name__, str(e)]
+    word, heard = distributed.Word(), []
+    for step in range(4):
+        heard.append(word.tell(rank == 1 and step == 1))
+    word.close()
+    flags = distributed.anywhere(torch.tensor([False, rank == 1]))
+    return rows, z.grad, told, mistakes, heard, flags
+
+
+def test_what_ranks_tell_each_other():
+    for rank, (rows, gradient, told, mistakes, heard, flags) in enumerate(on_ranks(2, several_things)):
+        assert rows.tolist() == [[0, 0], [1, 1], [1, 1]]
+        # rank 0 weighs the rows by 1 and 2, rank 1 by 2 and 3
+        assert gradient.unique().tolist() == [[3.0], [5.0]][rank]
+        assert told == {"rank": 0}
+        assert mistakes == ["Elsewhere" if rank else "ValueError", "a sentence"]
+        assert heard == [False, False, True, False]
+        assert flags.tolist() == [False, True]
+
+
+def test_one_process_needs_no_group():
+    z = torch.randn(2, 3, 4)
+    assert distributed.gather(z) is z
+    assert distributed.gather_rows(z) is z
+    assert (distributed.rank(), distributed.world(), distributed.is_main()) == (0, 1, True)
+    module = nn.BatchNorm1d(3)
+    synchronise(module)
+    assert distributed.wrap(module) is module
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(3), nn.BatchNorm2d(3), BatchNormAct2d(3), nn.BatchNorm2d(3, affine=False)]
+)
+def test_the_synchronised_norm_is_the_plain_one_on_one_rank(monkeypatch, norm):
+    def all_gather(parts, mine):
+        parts[0].copy_(mine)
+
+    monkeypatch.setattr("torch.distributed.all_gather", all_gather)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda x: None)
+    norm = norm.double()
+    ours = SyncBatchNorm.like(copy.deepcopy(norm))
+    g = torch.Generator().manual_seed(0)
+    for training in (True, True, False):
+        shape = (6, 3) if isinstance(norm, nn.BatchNorm1d) else (6, 3, 4, 5)
+        x = torch.randn(shape, generator=g, dtype=torch.float64)
+        xs = [x.clone().requires_grad_() for _ in range(2)]
+        ys = [m.train(training)(v) for m, v in zip((norm, ours), xs, strict=True)]
+        torch.testing.assert_close(*ys)
+        for y in ys:
+            (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(shape)).sum().backward()
+        torch.testing.assert_close(*[v.grad for v in xs])
+    assert norm.state_dict().keys() == ours.state_dict().keys()
+    for a, b in zip(norm.state_dict().values(), ours.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b)
+    for a, b in zip(norm.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)

@@ -77,6 +77,12 @@ class Config:
     """resnet10, resnet18, resnet34, resnet50, resnet101, or any encoder of timm."""
     width: int | None = None
     """Channels of a ResNet's first stage; None is the standard, 64."""
+    init: str | None = None
+    """Start from weights: a run, a checkpoint, a .safetensors file, a state dict, or timm:NAME; None draws them."""
+    init_allow: tuple[str, ...] = ()
+    """Modules or patterns of keys, such as fc or layer4.*, that --init may lack, hold beside, or have otherwise."""
+    init_inflate: bool = False
+    """Spread a first convolution of three channels over the images' channels."""
     projector_layers: int | None = None
     """Layers of the projector; None takes 2 up to 64 px, else 3."""
     projector_dim: int = 256
@@ -111,6 +117,8 @@ class Config:
     """CPU threads of the encoder; None takes as many as PyTorch does."""
     workers: int | None = None
     """Processes that decode images too large to be held in memory; None takes cores - 1, at most 8."""
+    kernel: Literal["torch", "compiled"] = "torch"
+    """compiled: on a CPU the colours of views by a small C program, which needs a C compiler once."""
     scaled: bool = False
     """Decode JPEGs at a half, a quarter or an eighth of their size where no view needs more: faster, less exact."""
     max_unreadable: float = 0.05
@@ -151,6 +159,8 @@ class Config:
             ("loss", "--method simclr", self.method == "simclr"),
             ("ema", "--method byol", self.method == "byol"),
             ("momentum", "--optimizer sgd or lars", self.optimizer != "adamw"),
+            ("init_allow", "--init", self.init is not None),
+            ("init_inflate", "--init", self.init is not None),
         ):
             if not used and getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{_flag(name)} belongs to {owner} and would do nothing here: leave it out")

@@ -26,7 +26,7 @@ MAY = {
     },
     "export": {"config", "model", "views", "data", "method", "evaluate", "train", "run", "report"},
     "demo": {"config", "run", "report", "cli"},
-    "cli": {"config", "recipes", "data", "run", "report", "demo"},  # data: scan and pack alone
+    "cli": {"config", "recipes", "data", "run", "report", "export", "demo"},  # data: scan and pack alone
     "__main__": {"cli"},
     "__init__": {"objective", "views", "method", "run"},  # lazily, or for type checkers alone
 }  # fmt: skip

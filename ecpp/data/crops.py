@@ -7,13 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ecpp.data.decode import Encoded, Unreadable
+from ecpp.data.decode import Encoded
 from ecpp.data.source import Images
+from ecpp.data.unreadable import Unreadable
 from ecpp.views import ViewPlan
 from ecpp.views.draws import geometry, numbers
 from ecpp.views.render import crop_views, empty_crops, reduction
 
 Key = tuple[int, int]  # (epoch, sample)
+_HELD = 1 << 24  # bytes of images that are held until they are cut
 
 
 class Cut(NamedTuple):
@@ -46,25 +48,46 @@ class Cutter:
         u = numbers(self.plan, samples, seed=self.seed, epoch=epoch)  # (K, N, slots)
         sizes = torch.ones(len(keys), 2, dtype=torch.int64)
         crops = empty_crops(self.plan, len(keys))
-        unreadable = {}
+        unreadable: dict[int, Unreadable] = {}
+        waiting: dict[
+            int, Tensor | Encoded
+        ] = {}  # by position; their boxes are drawn together, which is faster
+        held = 0
         for n, (_, sample) in enumerate(keys):
             try:
-                sizes[n] = self._cut(sample, u[:, n : n + 1], [c[:, n] for c in crops])
+                waiting[n] = image = self._open(sample)
             except Unreadable as e:
                 unreadable[n] = e
+                continue
+            sizes[n] = torch.tensor(image.size if isinstance(image, Encoded) else image.shape[1:])
+            held += len(image.data) if isinstance(image, Encoded) else image.nbytes
+            if held > _HELD:
+                unreadable |= self._cut(waiting, u, sizes, crops)
+                waiting, held = {}, 0
+        unreadable |= self._cut(waiting, u, sizes, crops)
         return Cut(epoch, samples, sizes, crops, unreadable)
 
-    def _cut(self, sample: int, u: Tensor, out: list[Tensor]) -> Tensor:
-        """One image's crops into `out`; the image's size."""
+    def _open(self, sample: int) -> Tensor | Encoded:
+        """The pixels of an image or, where it may be decoded smaller, its header alone."""
         data = self.images.encoded(sample) if self.scaled else None
         if data is None:
-            image = self.images.read(sample)
-            size = torch.tensor(image.shape[1:])
-            boxes, flip = geometry(self.plan, u, size[None])
-        else:
-            encoded = Encoded(data, self.images.name(sample), channels=self.images.channels)
-            size = torch.tensor(encoded.size)
-            boxes, flip = geometry(self.plan, u, size[None])
-            image = encoded.decode(reduction(self.plan, boxes[:, 0]))
-        crop_views(self.plan, image, size, boxes[:, 0], flip[:, 0], out)
-        return size
+            return self.images.read(sample)
+        return Encoded(data, self.images.name(sample), channels=self.images.channels)
+
+    def _cut(
+        self, images: dict[int, Tensor | Encoded], u: Tensor, sizes: Tensor, crops: list[Tensor]
+    ) -> dict[int, Unreadable]:
+        """The crops of some images, by position, to their places in `crops`; returns those that could not be read."""
+        places = torch.tensor(list(images), dtype=torch.int64)
+        boxes, flip = geometry(self.plan, u[:, places], sizes[places])
+        unreadable = {}
+        for i, (n, image) in enumerate(images.items()):
+            try:
+                pixels = (
+                    image.decode(reduction(self.plan, boxes[:, i])) if isinstance(image, Encoded) else image
+                )
+            except Unreadable as e:
+                unreadable[n] = e
+                continue
+            crop_views(self.plan, pixels, sizes[n], boxes[:, i], flip[:, i], [c[:, n] for c in crops])
+        return unreadable

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ecpp.data.decode import Unreadable, decode
+from ecpp.data.decode import decode
 from ecpp.data.names import Names, printable
 from ecpp.data.source import HELD_OUT, Decoded, Splits, check_classes, decode_all, number
+from ecpp.data.unreadable import Unreadable
 
 _IMAGES = ("image", "img")  # which of several columns is taken, best first
 _LABELS = ("label", "fine_label")

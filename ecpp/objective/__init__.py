@@ -2,6 +2,7 @@
 
 from ecpp.objective import pairs
 from ecpp.objective.byol import byol
-from ecpp.objective.contrastive import contrastive
+from ecpp.objective.contrastive import contrastive, cross
+from ecpp.objective.pairwise import pairwise
 
-__all__ = ["byol", "contrastive", "pairs"]
+__all__ = ["byol", "contrastive", "cross", "pairs", "pairwise"]

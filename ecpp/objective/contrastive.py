@@ -1,13 +1,13 @@
-"""The contrastive losses of the paper over a pair graph: Eq. 1 (l) and Eq. 4 (l'), summed as in Eq. 2 and 3."""
+"""The contrastive losses over a pair graph: Eq. 1 (l) and Eq. 4 (l') of one network, and those across two."""
 
-import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
+from ecpp.objective.similarity import Terms
+from ecpp.objective.unit import gradient, unit, wide
 
 Reduction = Literal["mean", "mean_n", "sum"]
 PairReduction = Literal["sum", "mean"]
@@ -21,6 +21,8 @@ def contrastive(
     positive_in_denominator: bool = False,
     reduction: Reduction = "mean",
     pair_reduction: PairReduction = "sum",
+    everyone: Tensor | None = None,
+    first: int = 0,
 ) -> Tensor:
     """Contrastive loss of K views: `z` is (K, N, D), the embedding of view k of image n in `z[k, n]`.
 
@@ -28,40 +30,116 @@ def contrastive(
     other images in its own two views, so that every pair term equals the two-view loss.
     `reduction` says how the 2N anchors of a pair are joined: "mean" (over 2N), "mean_n" (their sum
     over N) or "sum" (Eq. 2 as printed); `pair_reduction` how the pairs are: "sum" (Eq. 3) or "mean".
+
+    With several processes `z` holds the images of this one, `everyone` (K, N, D) those of all, gathered
+    with gradient, `z[:, r]` being `everyone[:, first + r]`: the losses of all processes then add up to
+    the loss of the whole batch.
     """
-    k, n = _check(z, tau)
-    mask = graphs.resolve(pairs, k, z.device)
-    with torch.autocast(z.device.type, enabled=False):
-        z = F.normalize(z if z.dtype == torch.float64 else z.float(), dim=-1)
-        flat = z.flatten(0, 1)  # (K·N, D)
-        s = (flat @ flat.T / tau).view(k, n, k, n)
-        same_image = torch.eye(n, dtype=torch.bool, device=z.device)[
-            :, None, :
-        ]  # (N, 1, N) over (i), n, j, m
-        positive = s.diagonal(dim1=1, dim2=3).transpose(1, 2)  # (K, N, K): view i, image n, view j
-        negatives = s.masked_fill(same_image, -math.inf).logsumexp(dim=3)  # (K, N, K): log sum over m≠n
-        own = negatives.diagonal(dim1=0, dim2=2).T[:, :, None]  # (K, N, 1): inside the anchor's own view
-        denominator = torch.logaddexp(own, negatives)
-        if positive_in_denominator:
-            denominator = torch.logaddexp(denominator, positive)
-        terms = (denominator - positive).sum(dim=1)  # (K, K): anchors in view i, positives in view j
-        total = torch.where(mask, terms, 0).sum()
-        return _reduce(total, n, mask, reduction, pair_reduction)
+    _check(z, tau)
+    if everyone is not None:
+        _check_candidates(z, everyone, first, "z", "everyone")
+    candidates = z if everyone is None else everyone
+    if candidates.shape[1] < 2:
+        raise ValueError("a batch of N=1 has no negatives: a contrastive loss needs at least 2 images")
+    total, mask = _terms(z, everyone, pairs, tau, own=True, positive=positive_in_denominator, first=first)
+    return _reduce(total, candidates.shape[1], mask, reduction, pair_reduction)
 
 
-def _check(z: Tensor, tau: float) -> tuple[int, int]:
+def cross(
+    q: Tensor,
+    keys: Tensor,
+    pairs: Tensor | None = None,
+    *,
+    tau: float = 0.2,
+    reduction: Reduction = "mean",
+    pair_reduction: PairReduction = "sum",
+    first: int = 0,
+) -> Tensor:
+    """InfoNCE of the predictions `q` (K, n, D) against another network's `keys` (K, N, D), as in MoCo v3.
+
+    A pair (i, j) compares q[i] with keys[j] and q[j] with keys[i]; the denominator holds all N keys of
+    that one view, the positive `keys[j, first + n]` among them. No gradient goes to `keys`, which may
+    be gathered from all processes. `reduction` and `pair_reduction` are those of `contrastive`.
+    """
+    _check(q, tau)
+    _check_candidates(q, keys, first, "q", "keys")
+    total, mask = _terms(q, keys.detach(), pairs, tau, own=False, positive=True, first=first)
+    return _reduce(total, keys.shape[1], mask, reduction, pair_reduction)
+
+
+class _Known(torch.autograd.Function):
+    """A number whose gradient for two tensors has been computed with it."""
+
+    @staticmethod
+    def forward(value: Tensor, a: Tensor, b: Tensor | None, da: Tensor | None, db: Tensor | None) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[3:])
+        ctx.types = [None if x is None else x.dtype for x in inputs[1:3]]
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the contrastive losses can be differentiated once, not twice: their gradient is written by "
+                "hand. Call backward() or autograd.grad() without create_graph=True"
+            )
+        saved = zip(ctx.saved_tensors, ctx.types, strict=True)
+        found = [None if d is None else (outer[0] * d).to(dtype) for d, dtype in saved]
+        return None, *found, None, None
+
+
+def _terms(
+    z: Tensor, everyone: Tensor | None, pairs: Tensor | None, tau: float, *,
+    own: bool, positive: bool, first: int, tile: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The sum over all anchors of all ordered pairs, and the graph on the device of `z`."""
+    mask = graphs.resolve(pairs, len(z), z.device)
+    # A graph on a GPU is never read, so no block of similarities can be left out there.
+    needed = pairs.tolist() if pairs is not None and pairs.device.type == "cpu" else None
+    tracked = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (z, everyone)]
+    dtype = wide(z) if everyone is None else wide(z, everyone)
+    with torch.no_grad(), torch.autocast(z.device.type, enabled=False):
+        u, u_inverse = unit(z.to(dtype).contiguous())
+        v, v_inverse = (u, u_inverse) if everyone is None else unit(everyone.to(dtype).contiguous())
+        terms = Terms(u, v, mask, needed, tau, own=own, positive=positive, first=first,
+                      tile=tile or _tile(z.device), gradient=(tracked[0], tracked[1]))  # fmt: skip
+        total = terms.run()
+        if not any(tracked):
+            return total, mask
+        dz = None if terms.du is None else gradient(terms.du, u, u_inverse)
+        other = None if everyone is None or terms.dv is None else gradient(terms.dv, v, v_inverse)
+    return _Known.apply(total, z, everyone, dz, other), mask
+
+
+def _tile(device: torch.device) -> int:
+    """How many rows a block of similarities may have: on a CPU it should fit into the cache."""
+    return 512 if device.type == "cpu" else 4096
+
+
+def _check(z: Tensor, tau: float) -> None:
     if z.ndim != 3:
         raise ValueError(f"z must be (K views, N images, D), but has shape {tuple(z.shape)}")
-    k, n, _ = z.shape
-    if k < 2:
-        raise ValueError(f"z holds K={k} view: there is no pair to learn from, so give at least 2 views")
-    if n < 2:
-        raise ValueError(f"a batch of N={n} has no negatives: a contrastive loss needs at least 2 images")
+    if len(z) < 2:
+        raise ValueError(f"z holds K={len(z)} view: there is no pair to learn from, so give at least 2 views")
     if not z.is_floating_point():
         raise ValueError(f"z must be of a floating type, but is {z.dtype}")
     if not tau > 0:
         raise ValueError(f"tau must be above 0, but is {tau}")
-    return k, n
+
+
+def _check_candidates(z: Tensor, candidates: Tensor, first: int, name: str, others: str) -> None:
+    k, n, d = z.shape
+    if candidates.ndim != 3 or (len(candidates), candidates.shape[2]) != (k, d):
+        raise ValueError(
+            f"{others} must be ({k} views, N images, {d}) as {name} is, but is {tuple(candidates.shape)}"
+        )
+    if not 0 <= first <= candidates.shape[1] - n:
+        raise ValueError(
+            f"the {n} images of {name} must lie within the {candidates.shape[1]} of {others}, but first={first}"
+        )
 
 
 def _reduce(total: Tensor, n: int, mask: Tensor, reduction: str, pair_reduction: str) -> Tensor:

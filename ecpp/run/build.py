@@ -13,6 +13,7 @@ from ecpp.method import BYOL, Method, SimCLR
 from ecpp.model import create_encoder, mlp, probe, shrinks_to_a_pixel
 from ecpp.objective.pairs import GRAPHS
 from ecpp.views import ViewPlan, plan
+from ecpp.views.compiled import available as why_not_compiled
 from ecpp.views.plan import LOOKS, Look
 
 
@@ -72,10 +73,14 @@ def build_encoder(config: Config) -> nn.Module:
     )
 
 
-def build_method(config: Config) -> Method:
-    """The method of a resolved config on its device; the encoder has seen every view size once."""
+def build_method(config: Config, prepare: Callable[[nn.Module], None] = lambda encoder: None) -> Method:
+    """The method of a resolved config on its device; the encoder has seen every view size once.
+
+    `prepare` may give the encoder other weights, before anything copies it.
+    """
     view_plan = build_plan(config)
     encoder = build_encoder(config)
+    prepare(encoder)
     sizes = [size for size, _ in view_plan.groups]
     features = probe(encoder, sizes, channels=config.channels)
     shrinks = config.device == "cpu" and config.precision == "bf16"
@@ -117,6 +122,8 @@ def build_method(config: Config) -> Method:
 
 def build_stream(config: Config, images: Images, report: Callable[[Unreadable], None]) -> Stream:
     """The batches of a resolved config; `report` is told of each image that cannot be read."""
+    if config.kernel == "compiled" and config.device == "cpu" and (reason := why_not_compiled()):
+        raise ValueError(f"--kernel compiled: {reason}")
     return Stream(
         images,
         build_plan(config),
@@ -127,6 +134,7 @@ def build_stream(config: Config, images: Images, report: Callable[[Unreadable], 
         report=report,
         max_unreadable=config.max_unreadable,
         scaled=config.scaled,
+        kernel=config.kernel,
     )
 
 

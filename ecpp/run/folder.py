@@ -107,23 +107,28 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time trains into a run. The lock is the system's, so a killed process leaves none."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / ".lock", "w") as file:
-            try:
-                import fcntl
-            except ImportError:  # Windows has no such lock
-                yield
-                return
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"another process is training into {self.path}: wait for it, or stop it"
-                ) from None
+        """One process at a time trains into a run."""
+        with locked(self.path, f"another process is training into {self.path}: wait for it, or stop it"):
             for left in self.path.glob(".*.tmp"):  # by a process that was killed while writing
                 left.unlink(missing_ok=True)
             yield
+
+
+@contextmanager
+def locked(folder: Path, busy: str) -> Iterator[None]:
+    """One process at a time, the others get the sentence. The lock is the system's, so a killed process leaves none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            import fcntl
+        except ImportError:  # Windows has no such lock
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(busy) from None
+        yield
 
 
 def write_whole(path: Path, text: str) -> None:

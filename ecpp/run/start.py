@@ -15,6 +15,7 @@ from ecpp.evaluate import features, knn_accuracy
 from ecpp.method import Method
 from ecpp.run import about, build
 from ecpp.run.folder import RunFolder, write_json
+from ecpp.run.init import initialise
 from ecpp.run.resolve import absolute, resolve, usable_device
 from ecpp.run.weights import keep_epoch
 from ecpp.train import Progress, build_optimizer, learning_rate, load_checkpoint, save_checkpoint, train
@@ -45,13 +46,21 @@ def pretrain(config: Config, out: Path, *, console: Console | None = None) -> Ru
         resolved = replace(folder.resolved(), **{f: getattr(resolved, f) for f in _FREE})
         usable_device(resolved.device)
     torch.set_num_threads(resolved.threads or 1)
-    method = build.build_method(resolved)
+    started_from: list[str] = []
+
+    def prepare(encoder: torch.nn.Module) -> None:
+        if resolved.init is not None and not begun:
+            started_from.append(initialise(encoder, resolved))
+
+    method = build.build_method(resolved, prepare)
     unreadable: list[Unreadable] = []  # images that were left out and not yet logged
     stream = build.build_stream(resolved, data.train, unreadable.append)
     with folder.locked():
         if not begun:
-            write_json(folder.about, _about(config, resolved, data.train))
+            write_json(folder.about, _about(config, resolved, data.train) | {"started_from": started_from})
         _announce(resolved, data, console)
+        for sentence in started_from:
+            console.print(sentence, highlight=False, markup=False)
         _run(resolved, folder, method, stream, data, unreadable, console)
     return folder
 
@@ -159,13 +168,16 @@ def _run(
         console, name, epochs=config.epochs, total=total, step=progress.step, decoding=decoding
     ) as display:
 
-        def log(record: dict[str, Any]) -> None:
+        def log_unreadable() -> None:
             while unreadable:
                 error = unreadable.pop(0)
                 folder.append(
-                    {"kind": "unreadable", "step": record["step"], "name": error.name, "reason": error.reason}
+                    {"kind": "unreadable", "step": progress.step, "name": error.name, "reason": error.reason}
                 )
                 display.say(f"left out: {error.name}: {error.reason}")
+
+        def log(record: dict[str, Any]) -> None:
+            log_unreadable()
             folder.append(record)
             display.show(record)
 
@@ -179,20 +191,23 @@ def _run(
             after_epoch=after_epoch,
             save=lambda: save_checkpoint(_state(method, optimizer, progress), folder.checkpoint),
         )
-        train(
-            method,
-            stream,
-            optimizer,
-            lr_of,
-            progress,
-            hooks,
-            epochs=config.epochs,
-            pairs_per_image=about.pairs_per_image(config),
-            bf16=config.precision == "bf16",
-            clip=config.clip,
-            log_every=config.log_every,
-            save_every=SAVE_EVERY,
-        )
+        try:
+            train(
+                method,
+                stream,
+                optimizer,
+                lr_of,
+                progress,
+                hooks,
+                epochs=config.epochs,
+                pairs_per_image=about.pairs_per_image(config),
+                bf16=config.precision == "bf16",
+                clip=config.clip,
+                log_every=config.log_every,
+                save_every=SAVE_EVERY,
+            )
+        finally:
+            log_unreadable()  # where they end the run, too
 
 
 def _state(method: Method, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ecpp.views.draws import Params, to_device
+from ecpp.views.plan import SMALL_IMAGE
 
 _LUMA = (0.2989, 0.587, 0.114)  # torchvision's weights
 _CONTRAST, _SATURATION, _HUE = 1, 2, 3
@@ -168,12 +169,12 @@ def apply_(x: Tensor, recipe: Recipe, start: int, kernel: int) -> Tensor:
 def _on(x: Tensor, chosen: Tensor, operation: Callable[[Tensor, Tensor], Tensor]) -> None:
     """`operation(x[i], i)` in place of the chosen images i; those left out cost nothing.
 
-    A CPU takes them one by one, without a copy and while each is in the cache; a GPU all at once.
+    A CPU takes large ones one by one, without a copy and while each is in the cache; else they go all at once.
     """
     index = chosen.nonzero()[:, 0]
-    if x.device.type == "cpu":
+    if x.device.type == "cpu" and x.shape[-1] > SMALL_IMAGE:
         for i in index.tolist():
             x[i : i + 1] = operation(x[i : i + 1], index.new_tensor([i]))
     elif len(index):
         there = to_device(index, x.device)
-        x[there] = operation(x[there], index)
+        x.index_copy_(0, there, operation(x.index_select(0, there), index))

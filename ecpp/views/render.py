@@ -5,20 +5,28 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ecpp.views import colour
+from ecpp.views import colour, compiled
 from ecpp.views.batch import ViewBatch
 from ecpp.views.draws import Params, draw, to_device
 from ecpp.views.geometry import crop_resize_flip, crop_resize_one, crop_resize_reduced
+from ecpp.views.memory import fresh
 from ecpp.views.plan import SMALL_IMAGE, ViewPlan
+
+KERNELS = (
+    "torch",
+    "compiled",
+)  # what works on colour; which one it is belongs to a run, as they differ in last bits
 
 # A CPU renders so many bytes of float pixels at a time: what fits its cache costs a fraction of what does not.
 _CHUNK = 1 << 20
 
-# Some crops of one resolution, by their place in a row of views (each with all its images), as floats in [0, 1].
+# Some crops of one resolution by their place in a row of views (each with all its images): uint8, or floats in [0, 1].
 _Crops = Callable[[Tensor], Tensor]
 
 
-def render(plan: ViewPlan, images: Tensor, samples: Tensor, params: Params) -> ViewBatch:
+def render(
+    plan: ViewPlan, images: Tensor, samples: Tensor, params: Params, *, kernel: str = "torch"
+) -> ViewBatch:
     """The K views of equally large images: uint8 or float in [0, 1], (N, C, H, W)."""
     if images.ndim != 4 or len(images) != len(samples):
         raise ValueError(
@@ -45,15 +53,24 @@ def render(plan: ViewPlan, images: Tensor, samples: Tensor, params: Params) -> V
 
         return some
 
-    return _finish(plan, [crops(*group) for group in plan.groups], samples, params, images.device)
+    def uncut(places: Sequence[int]) -> compiled.Uncut:
+        mine = params.views(places).flatten()
+        return compiled.Uncut(images, mine.boxes, mine.flip)
+
+    _check(kernel, images.device)
+    sources = [uncut(places) if kernel == "compiled" else crops(size, places) for size, places in plan.groups]
+    return _finish(plan, sources, samples, params, images.device)
 
 
-def make(plan: ViewPlan, images: Tensor, samples: Tensor, *, seed: int, epoch: int) -> ViewBatch:
+def make(
+    plan: ViewPlan, images: Tensor, samples: Tensor, *, seed: int, epoch: int, kernel: str = "torch"
+) -> ViewBatch:
     """Draw and render the K views of a batch: the same `samples`, `seed` and `epoch` give the same views."""
     if images.ndim != 4 or not images.numel():
         raise ValueError(f"images must be (N, C, H, W) and not empty, but are {tuple(images.shape)}")
     size = torch.tensor(images.shape[2:]).expand(len(images), 2)
-    return render(plan, images, samples, draw(plan, samples.cpu(), size, seed=seed, epoch=epoch))
+    params = draw(plan, samples.cpu(), size, seed=seed, epoch=epoch)
+    return render(plan, images, samples, params, kernel=kernel)
 
 
 def empty_crops(plan: ViewPlan, n: int) -> list[Tensor]:
@@ -89,42 +106,78 @@ def reduction(plan: ViewPlan, boxes: Tensor) -> int:
     return next((factor for factor in (8, 4, 2) if spare >= factor), 1)
 
 
-def finish(plan: ViewPlan, crops: Sequence[Tensor], samples: Tensor, params: Params) -> ViewBatch:
+def finish(
+    plan: ViewPlan, crops: Sequence[Tensor], samples: Tensor, params: Params, *, kernel: str = "torch"
+) -> ViewBatch:
     """The rest of the way for crops that workers made: uint8 (V, N, C, S, S) per resolution."""
 
-    def load(whole: Tensor) -> _Crops:
+    def source(whole: Tensor) -> _Crops | compiled.Uncut:
         row = whole.flatten(0, 1)  # (V·N, C, S, S)
-        return lambda index: row.index_select(0, index).float().mul_(1 / 255)
+        return compiled.Uncut(row) if kernel == "compiled" else lambda index: row.index_select(0, index)
 
-    return _finish(plan, [load(x) for x in crops], samples, params, crops[0].device)
+    _check(kernel, crops[0].device)
+    return _finish(plan, [source(x) for x in crops], samples, params, crops[0].device)
+
+
+def _check(kernel: str, device: torch.device) -> None:
+    if kernel not in KERNELS:
+        raise ValueError(f"the colour kernel must be one of {', '.join(KERNELS)}, but is {kernel!r}")
+    if kernel == "compiled" and device.type != "cpu":
+        raise ValueError(
+            f"the compiled colour kernel runs on CPUs only, but the images are on {device}: take 'torch'"
+        )
 
 
 def _finish(
-    plan: ViewPlan, crops: Sequence[_Crops], samples: Tensor, params: Params, device: torch.device
+    plan: ViewPlan,
+    sources: Sequence[_Crops | compiled.Uncut],
+    samples: Tensor,
+    params: Params,
+    device: torch.device,
 ) -> ViewBatch:
     """Colour and normalise the crops of each resolution."""
     n, channels = len(samples), len(plan.mean)
     groups = []
-    for (size, places), some in zip(plan.groups, crops, strict=True):
+    for (size, places), source in zip(plan.groups, sources, strict=True):
         # Channels last in memory, as convolutions like it best.
-        out = torch.empty(len(places) * n, size, size, channels, device=device)
-        step = max(1, _CHUNK // (4 * channels * size**2)) if device.type == "cpu" else len(out)
+        out = fresh(len(places) * n, size, size, channels, device=device)
         mine = params.views(places).flatten()
-        for kernel, views in _alike(plan, places):
+        for blur_kernel, views in _alike(plan, places):
             row = torch.cat([torch.arange(v * n, (v + 1) * n) for v in views])
-            recipe = None
-            if kernel is not None:
-                recipe = colour.prepare(mine.take(row), device)
-                row = row[recipe.order]
-            row = to_device(row, device)
-            for start in range(0, len(row), step):
-                index = row[start : start + step]
-                x = some(index)
-                if recipe is not None and kernel is not None:
-                    colour.apply_(x, recipe, start, kernel)
-                _store(plan, x, index, out)
+            if isinstance(source, compiled.Uncut):
+                compiled.Painter(plan, mine, row, blur_kernel, out)(source)
+            else:
+                _Painter(plan, mine, row, blur_kernel, out)(source)
         groups.append(out.permute(0, 3, 1, 2))  # (V·N, C, S, S)
     return ViewBatch(tuple(groups), tuple(places for _, places in plan.groups), samples)
+
+
+class _Painter:
+    """Jitter, grey, blur, solarize and normalise crops of one resolution into `out` (V·N, S, S, C), in PyTorch."""
+
+    def __init__(
+        self, plan: ViewPlan, params: Params, row: Tensor, blur_kernel: int | None, out: Tensor
+    ) -> None:
+        """`row` are the places of the crops; without `blur_kernel` they are only normalised."""
+        self._plan, self._out, self._row = plan, out, row
+        self._blur_kernel, self._recipe = blur_kernel or 0, None
+        if blur_kernel is not None:
+            self._recipe = colour.prepare(params.take(row), out.device)
+            self._row = row[self._recipe.order]
+
+    def __call__(self, crops: _Crops) -> None:
+        """All of the row: on a GPU at once, on a CPU as many at a time as fit its cache."""
+        out, row = self._out, to_device(self._row, self._out.device)
+        step = max(1, _CHUNK // (4 * out[0].numel())) if out.device.type == "cpu" else len(row)
+        with torch.autocast(out.device.type, enabled=False):  # bf16 keeps less than the eight bits of a pixel
+            for start in range(0, len(row), step):
+                index = row[start : start + step]
+                x = crops(index)
+                if x.dtype == torch.uint8:
+                    x = x.float().mul_(1 / 255)
+                if self._recipe is not None:
+                    colour.apply_(x, self._recipe, start, self._blur_kernel)
+                _store(self._plan, x, index, out)
 
 
 def _store(plan: ViewPlan, x: Tensor, index: Tensor, out: Tensor) -> None:

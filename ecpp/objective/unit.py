@@ -1,0 +1,26 @@
+"""Embeddings of length 1, and what that does to their gradient."""
+
+import torch
+from torch import Tensor
+
+SHORTEST = 1e-12
+"""An embedding shorter than this has no direction: its cosines are 0, and no gradient reaches it."""
+
+
+def wide(*tensors: Tensor) -> torch.dtype:
+    """The type to compute in: float64 if any of the tensors is, else fp32."""
+    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def unit(z: Tensor) -> tuple[Tensor, Tensor]:
+    """`z` (…, D) divided by its length, and one over that length (…, 1)."""
+    length = z.norm(dim=-1, keepdim=True)
+    seen = length > SHORTEST
+    inverse = seen / length.where(seen, 1)
+    return z * inverse, inverse
+
+
+def gradient(du: Tensor, u: Tensor, inverse: Tensor) -> Tensor:
+    """From the gradient for the unit vectors `u` to that for `z`; `du` is overwritten."""
+    along = (u * du).sum(dim=-1, keepdim=True)
+    return du.addcmul_(u, along, value=-1).mul_(inverse)

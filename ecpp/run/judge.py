@@ -50,7 +50,7 @@ def evaluate_run(
     config = folder.resolved()
     torch.set_num_threads(config.threads or 1)
 
-    def bench_of(name: str | None, val: str | None) -> Bench:
+    def bench_of(name: str | None, val: str | None, config: Config) -> Bench:
         return open_bench(
             config,
             name,
@@ -61,7 +61,7 @@ def evaluate_run(
             cache=FeatureCache(folder.features if cache else None, say=say),
         )
 
-    bench = bench_of(source, val)
+    bench = bench_of(source, val, config)
     encoder = load(run)
     head = {
         "source": bench.source,
@@ -89,7 +89,15 @@ def evaluate_run(
     for name in dict.fromkeys(protocols):
         add(judge, name, name)
     for other in transfer:
-        there = Judge(bench_of(other, None), encoder, probe, tuning, epochs, recalibrate_bn, say)
+        there = Judge(
+            bench_of(other, None, replace(config, classes=None)),
+            encoder,
+            probe,
+            tuning,
+            epochs,
+            recalibrate_bn,
+            say,
+        )
         add(there, "linear-sweep", f"transfer:{Path(other).name}")
     return evaluation
 

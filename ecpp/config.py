@@ -5,7 +5,14 @@ import types
 import typing
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from ecpp.method import METHODS
+
+if TYPE_CHECKING:
+    MethodName = str
+else:
+    MethodName = Literal[tuple(METHODS)]  # so that the command line and run.json know the choices
 
 _ANY = float("inf")
 # What an option may be, from least to most; what is far beyond use is refused before it fills the memory.
@@ -26,6 +33,7 @@ _RANGES = {
     "max_unreadable": (0, 1),
     "seed": (0, _ANY),
     "log_every": (1, _ANY),
+    "accumulate": (1, _ANY),
 }
 
 
@@ -44,7 +52,7 @@ class Config:
     channels: int = 3
     """3 for colour, 1 for grey, otherwise the files' own number: colour operations need 3 and are off elsewhere."""
 
-    method: Literal["simclr", "byol"] = "simclr"
+    method: MethodName = "simclr"
     """What the pairs of views are taught."""
     views: int = 4
     """K, the number of views of every image."""
@@ -67,11 +75,19 @@ class Config:
     loss: Literal["ecpp", "vanilla"] = "ecpp"
     """SimCLR: the contrastive loss without (Eq. 4) or with (Eq. 1) the positive in the denominator."""
     tau: float = 0.2
-    """SimCLR: temperature of the contrastive loss."""
+    """SimCLR, MoCo v3: temperature of the contrastive loss."""
     pair_reduction: Literal["sum", "mean"] = "sum"
     """Sum the pairs as the paper does, or average them: a sum's gradient grows with K(K-1)/2."""
     ema: float = 0.99
-    """BYOL: how slowly the target follows at the start; it rises to 1 at the end."""
+    """BYOL, MoCo v3: how slowly the target follows at the start."""
+    ema_schedule: Literal["cosine", "constant"] = "cosine"
+    """BYOL, MoCo v3: let ema rise to 1 at the end, where the target stands still, or leave it."""
+    ema_per_pair: bool = False
+    """BYOL, MoCo v3: move the target at every step as if each pair had been a step: by ema to the power of pairs."""
+    target_views: Literal["all", "large_only"] = "all"
+    """BYOL, MoCo v3, SimSiam: every view is predicted, or large views alone, by the small ones too."""
+    stop_gradient: bool = True
+    """SimSiam: without it the embeddings collapse, which is all that turning it off can show."""
 
     encoder: str = "resnet18"
     """resnet10, resnet18, resnet34, resnet50, resnet101, or any encoder of timm."""
@@ -84,11 +100,11 @@ class Config:
     init_inflate: bool = False
     """Spread a first convolution of three channels over the images' channels."""
     projector_layers: int | None = None
-    """Layers of the projector; None takes 2 up to 64 px, else 3."""
-    projector_dim: int = 256
-    """Size of the embeddings that the loss compares."""
-    bn_mode: Literal["per_group", "per_view"] = "per_group"
-    """One encoder pass, and so one set of BatchNorm statistics, per resolution or per view."""
+    """Layers of the projector; None takes 3 for Barlow Twins and VICReg, else 2 up to 64 px and 3 above."""
+    projector_dim: int | None = None
+    """Size of the embeddings that the loss compares; None takes 512 for those two, 32 for W-MSE, else 256."""
+    bn_mode: Literal["per_group", "per_view", "per_kind"] = "per_group"
+    """One encoder pass, so one set of BatchNorm statistics, per resolution, per view, or per resolution and kind."""
 
     epochs: int = 100
     """Passes over the images."""
@@ -97,7 +113,7 @@ class Config:
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     """The paper's is sgd; adamw and lars rescale steps, which cancels the K(K-1)/2 of summed pairs."""
     lr: float | None = None
-    """Highest learning rate; None takes batch/256 times 0.4 for sgd, 0.3 for lars, 0.001 for adamw."""
+    """Highest learning rate; None takes batch/256 times 0.3 for lars, 0.001 for adamw, the method's own for sgd."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Warm-up then cosine to 0, or one learning rate throughout."""
     warmup: float | None = None
@@ -109,8 +125,13 @@ class Config:
     clip: float | None = None
     """Clip the gradient's norm to this; None does not clip."""
 
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto takes bf16 where the device has it in hardware."""
+    accumulate: int = 1
+    """Cut every batch into this many parts to save memory; negatives then come from within a part alone."""
+    checkpoint_activations: bool = False
+    """Keep fewer activations and compute them again: less memory, a third more work."""
+
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto takes bf16 where the device has it in hardware, and fp16 on GPUs that lack it."""
     device: str | None = None
     """cpu, cuda or mps; None takes the best there is."""
     threads: int | None = None
@@ -129,6 +150,10 @@ class Config:
     """Steps between two lines in metrics.jsonl."""
     keep_epochs: bool = False
     """Keep the encoder of every epoch in RUN/epochs, for `ecpp evaluate RUN --curve`."""
+    log: str | None = None
+    """Where metrics go besides metrics.jsonl: tensorboard, wandb, or both with a comma."""
+    keep_best: Literal["rankme", "knn"] | None = None
+    """Keep the weights of the best epoch too, in best.pt: by effective rank, or by kNN where there are labels."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
@@ -154,15 +179,19 @@ class Config:
             raise ValueError(
                 f"--warmup {self.warmup:g} leaves nothing of {self.epochs} epochs to train in: give a smaller --warmup"
             )
-        for name, owner, used in (
-            ("tau", "--method simclr", self.method == "simclr"),
-            ("loss", "--method simclr", self.method == "simclr"),
-            ("ema", "--method byol", self.method == "byol"),
+        if self.method not in METHODS:
+            raise ValueError(f"--method must be one of {', '.join(METHODS)}, but is {self.method!r}")
+        owners = {
+            o: [m for m, e in METHODS.items() if o in e.options] for e in METHODS.values() for o in e.options
+        }
+        used = [(o, f"--method {' or '.join(of)}", self.method in of) for o, of in owners.items()]
+        for name, owner, is_used in (
+            *used,
             ("momentum", "--optimizer sgd or lars", self.optimizer != "adamw"),
             ("init_allow", "--init", self.init is not None),
             ("init_inflate", "--init", self.init is not None),
         ):
-            if not used and getattr(self, name) != getattr(type(self), name):
+            if not is_used and getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{_flag(name)} belongs to {owner} and would do nothing here: leave it out")
         for name in ("mean", "std"):
             values = getattr(self, name)
@@ -172,6 +201,15 @@ class Config:
                 )
         if self.std is not None and min(self.std) <= 0:
             raise ValueError(f"--std must hold numbers above 0, but is {self.std}")
+        if self.batch_size % self.accumulate or self.batch_size < 2 * self.accumulate:
+            raise ValueError(
+                f"--accumulate {self.accumulate} cannot cut a batch of {self.batch_size} into equal parts of at least 2"
+            )
+        for where in (self.log or "").split(",") if self.log is not None else []:
+            if where not in ("tensorboard", "wandb"):
+                raise ValueError(
+                    f"--log must be tensorboard, wandb or tensorboard,wandb, but is {self.log!r}"
+                )
         if self.seed >= 2**63:
             raise ValueError(f"--seed must be below 2^63, but is {self.seed}")
 

@@ -64,12 +64,13 @@ def wrap(module: nn.Module) -> nn.Module:
     ddp = nn.parallel.DistributedDataParallel
     known = inspect.signature(ddp).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    return ddp(module, gradient_as_bucket_view=True, **{name: False})
+    unsent: dict[str, Any] = {name: False}
+    return ddp(module, gradient_as_bucket_view=True, **unsent)
 
 
 def gather(z: Tensor) -> Tensor:
     """(K, n, D) of every rank as (K, N, D), in the order of the ranks, with gradient."""
-    return z if world() == 1 else cast(Tensor, _Gather.apply(z))  # type: ignore[no-untyped-call]
+    return z if world() == 1 else cast(Tensor, _Gather.apply(z))
 
 
 class _Gather(torch.autograd.Function):
@@ -140,6 +141,8 @@ def barrier() -> None:
 
 class Elsewhere(ValueError):
     """Another rank failed and has said why; this one only ends too."""
+
+    told = True
 
 
 def first(call: Callable[[], T]) -> T:

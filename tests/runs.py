@@ -12,7 +12,9 @@ from ecpp.run.resolve import resolve_views
 from ecpp.train import save_checkpoint
 
 
-def make_run(out, encoder="resnet10", *, size=32, small=20, width=4, channels=3, source="patterns:200", seed=0):
+def make_run(
+    out, encoder="resnet10", *, size=32, small=20, width=4, channels=3, source="patterns:200", seed=0
+):
     out.mkdir(parents=True, exist_ok=True)
     config = Config(
         source=source, encoder=encoder, width=width, channels=channels, large=size, small=small, seed=seed

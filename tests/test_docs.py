@@ -3,12 +3,20 @@
 import re
 import runpy
 import shlex
+import sys
+import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from ecpp import views
 from ecpp.cli import COMMANDS
+from ecpp.config import Config
+from ecpp.method import METHODS, Entry
+from ecpp.run import about, build
+from ecpp.run.resolve import resolve_views
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,11 +51,40 @@ def test_links_in_the_docs_lead_somewhere():
 
 def test_the_map_names_every_module():
     house = (ROOT / "docs" / "house.md").read_text()
-    report = {"read", "text", "table", "figures", "charts", "sections", "page", "style", "sheet"}
+    report = {"read", "text", "table", "figures", "charts", "sections", "page", "style", "sheet", "heat"}
     cli = {p.stem for p in (ROOT / "ecpp" / "cli").glob("*.py")}
     for path in (ROOT / "ecpp").rglob("*.py"):
         if path.stem not in {"__init__", "__main__"} | report | cli:
             assert path.name in house, path
+
+
+def test_the_method_in_the_docs_is_one_file_and_one_entry(monkeypatch):
+    code, entry = blocks("docs/methods.md", "python")
+    assert len(code.splitlines()) <= 60
+    assert len(entry.splitlines()) == 1
+    module = types.ModuleType("ecpp.method.align")
+    exec(code, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name, value in eval(f"{{{entry}}}", {"Entry": Entry}).items():
+        monkeypatch.setitem(METHODS, name, value)
+    config = Config(source="", method="align", views=3, encoder="resnet10", width=4, batch_size=8)
+    config = replace(resolve_views(config, 16), device="cpu", precision="fp32")
+    method = build.build_method(config)
+    plan = build.build_plan(config)
+    images, samples = torch.randint(0, 256, (8, 3, 20, 20), dtype=torch.uint8), torch.arange(8)
+    sides = torch.tensor([[20, 20]] * 8)
+    batch = views.render(plan, images, samples, views.draw(plan, samples, sides, seed=0, epoch=0))
+    optimizer = torch.optim.SGD(method.parameters(), lr=0.05)
+    losses = []
+    for _ in range(8):
+        loss, shown = method(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert shown["pair_loss"].sum().item() / 2 == pytest.approx(losses[-1], rel=1e-4)
+    assert about.name_of(config) == "Align×Spread×3"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)

@@ -174,7 +174,10 @@ def test_one_process_at_a_time(run, tmp_path):
     pytest.importorskip("fcntl")
     from ecpp.run.folder import locked
 
-    with locked(tmp_path / ".e.npz.parts", "busy"), pytest.raises(ValueError, match="another process is writing"):
+    with (
+        locked(tmp_path / ".e.npz.parts", "busy"),
+        pytest.raises(ValueError, match="another process is writing"),
+    ):
         embed_run(run, "patterns:20", tmp_path / "e.npz")
 
 

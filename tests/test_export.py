@@ -138,7 +138,9 @@ def test_timm_prepares_images_as_we_do(narrow, size):
     preprocess = Preprocess(size, (0.4, 0.5, 0.6), (0.2, 0.3, 0.25))
     t = replace(trained(narrow), preprocess=preprocess, channels=3)
     transform = timm.data.create_transform(**t.data_config())
-    pixels = torch.randint(0, 256, (1, 3, 75, 90), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = torch.randint(
+        0, 256, (1, 3, 75, 90), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     pixels = torch.nn.functional.interpolate(pixels.float(), (300, 360), mode="bilinear").byte()
     from torchvision.transforms.functional import to_pil_image
 
@@ -165,7 +167,9 @@ def test_timm_builds_what_we_build(name, options):
 
 def test_an_entry_is_a_model_like_timms_own():
     overlay = {"mean": (0.5,), "std": (0.2,), "input_size": (1, 24, 24)}
-    net = timm.create_model("ecpp_resnet10", num_classes=7, width=4, in_chans=1, pretrained_cfg_overlay=overlay)
+    net = timm.create_model(
+        "ecpp_resnet10", num_classes=7, width=4, in_chans=1, pretrained_cfg_overlay=overlay
+    )
     x = torch.randn(2, 1, 24, 24)
     assert net(x).shape == (2, 7)
     assert net.get_classifier().out_features == net.num_classes == 7

@@ -55,7 +55,7 @@ def test_what_is_missing_left_over_or_of_another_shape_is_listed():
         "fc.weight is left over",
     ):
         assert words in str(e.value)
-    with pytest.raises(ValueError, match="bn1.weight is missing"):
+    with pytest.raises(ValueError, match=r"bn1\.weight is missing"):
         fit(net, theirs, allow=["fc", "conv1.*"])
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
     got = fit(net, theirs, allow=["fc", "conv1.*", "bn1.weight"])
@@ -86,7 +86,7 @@ def test_an_encoder_that_is_there_twice_is_refused():
 def test_a_first_convolution_is_spread_only_if_asked(channels):
     theirs = weights()
     net = encoder(channels=channels)
-    with pytest.raises(ValueError, match="conv1.weight is"):
+    with pytest.raises(ValueError, match=r"conv1\.weight is"):
         fit(net, theirs)
     got = fit(net, theirs, inflate=True)
     assert got.inflated == ("conv1.weight",)
@@ -160,20 +160,26 @@ def test_timm_is_asked_for_the_encoder_of_the_run(monkeypatch):
 
     net = create_encoder("vit_tiny_patch16_224", size=32, channels=1)
     monkeypatch.setattr(timm, "create_model", create)
-    options = config(encoder="vit_tiny_patch16_224", channels=1, init="timm:vit_tiny_patch16_224", init_inflate=True)
+    options = config(
+        encoder="vit_tiny_patch16_224", channels=1, init="timm:vit_tiny_patch16_224", init_inflate=True
+    )
     assert "spread over other channels: patch_embed.proj.weight" in initialise(net, options)
     _, pretrained, arguments = asked[-1]
     assert pretrained
     assert arguments == {"num_classes": 0, "in_chans": 3, "img_size": 32, "dynamic_img_size": True}
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError("cannot find the hub\nand more"), RuntimeError("No tag")])
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("cannot find the hub\nand more"), RuntimeError("No tag")]
+)
 def test_a_hub_that_does_not_answer_ends_in_a_sentence(error, monkeypatch):
     def create(name, **arguments):
         raise error
 
     monkeypatch.setattr(timm, "create_model", create)
-    with pytest.raises(ValueError, match=r"timm gives no weights for 'resnet18' \((cannot find the hub|No tag)\)"):
+    with pytest.raises(
+        ValueError, match=r"timm gives no weights for 'resnet18' \((cannot find the hub|No tag)\)"
+    ):
         initialise(create_encoder("resnet18", size=224), config(encoder="resnet18", init="timm:resnet18"))
 
 
@@ -196,7 +202,9 @@ def test_a_run_starts_from_another_and_goes_on_without_it(tmp_path, capsys):
 
 def test_mistakes_end_in_a_sentence(tmp_path, capsys):
     out = ["--out", tmp_path / "run", *TINY]
-    assert "nothing to start from" in fails(capsys, "pretrain", "patterns:64", *out, "--init", tmp_path / "x.pt")
+    assert "nothing to start from" in fails(
+        capsys, "pretrain", "patterns:64", *out, "--init", tmp_path / "x.pt"
+    )
     assert "belongs to --init" in fails(capsys, "pretrain", "patterns:64", *out, "--init-allow", "fc")
     wide = make_run(tmp_path / "wide", width=8)
     message = fails(capsys, "pretrain", "patterns:64", *out, "--init", wide)

@@ -14,7 +14,7 @@ import ecpp
 from ecpp.config import Config
 from ecpp.recipes import RECIPES
 from ecpp.report import write_report
-from ecpp.run import RunFolder, evaluate_run, pretrain, resume, start
+from ecpp.run import RunFolder, build, evaluate_run, go, pretrain, resume, watch
 from ecpp.run.pictures import neighbours_picture, views_picture
 from ecpp.train import load_checkpoint
 
@@ -59,8 +59,8 @@ def die_in_epoch(monkeypatch, epoch):
             raise Stop
         return real(*args, **options)
 
-    real = start.features
-    monkeypatch.setattr(start, "features", features)
+    real = watch.features
+    monkeypatch.setattr(watch, "features", features)
 
 
 def test_a_run_writes_what_it_promises(tmp_path):
@@ -119,7 +119,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path, monkeypatch):
         append(folder, record)
 
     with monkeypatch.context() as m:
-        m.setattr(start, "SAVE_EVERY", 0.0)
+        m.setattr(go, "SAVE_EVERY", 0.0)
         m.setattr(RunFolder, "append", die)
         with pytest.raises(Stop):
             pretrain(TINY, tmp_path / "stopped", console=QUIET)
@@ -141,7 +141,7 @@ def test_a_diverged_run_stops_with_a_sentence(tmp_path):
 
 def test_weights_that_a_last_step_spoils_are_not_saved(tmp_path):
     config = replace(TINY, source="patterns:20", batch_size=20, epochs=1, lr=1e6, precision="fp32", clip=None)
-    method = start.build.build_method
+    method = build.build_method
 
     def spoiled(config):
         made = method(config)
@@ -149,8 +149,8 @@ def test_weights_that_a_last_step_spoils_are_not_saved(tmp_path):
         return made
 
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(start.build, "build_method", spoiled)
-        with pytest.raises(ValueError, match="largest weight became inf"):
+        m.setattr(build, "build_method", spoiled)
+        with pytest.raises(ValueError, match="largest weight or statistic became inf"):
             pretrain(config, tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
@@ -303,8 +303,9 @@ def test_the_same_command_goes_on_and_another_config_is_refused(tmp_path, capsys
 def test_a_damaged_checkpoint_is_named(tmp_path):
     run = tmp_path / "run"
     pretrain(TINY, run, console=QUIET)
-    (run / "checkpoint.pt").write_bytes((run / "checkpoint.pt").read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"checkpoint\.pt cannot be read"):
+    for name in ("checkpoint-previous.pt", "checkpoint.pt"):
+        (run / name).write_bytes((run / name).read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"checkpoint.*\.pt cannot be read"):
         resume(run, console=QUIET)
     with pytest.raises(FileNotFoundError, match="is no run"):
         resume(tmp_path / "nothing", console=QUIET)

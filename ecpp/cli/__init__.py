@@ -6,6 +6,8 @@ from importlib import import_module
 COMMANDS = {
     "demo": ("demo", "two minutes on two cores: pretrain on generated images, compare, write a page"),
     "pretrain": ("train", "pretrain an encoder: ecpp pretrain SOURCE --out RUN"),
+    "replay": ("train", "run again to the step that broke a run, with checks: ecpp replay RUN"),
+    "doctor": ("doctor", "what this machine can do, and a proof that several processes train as one"),
     "resume": ("train", "go on with a run that was stopped: ecpp resume RUN"),
     "evaluate": ("judge", "kNN and linear accuracy of a run: ecpp evaluate RUN [SOURCE]"),
     "report": ("judge", "one page about one or several runs: ecpp report RUN..."),
@@ -40,6 +42,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         command(rest)
     except (ValueError, OSError, ImportError) as e:
+        if getattr(e, "told", False):  # another process has said it
+            sys.exit(2)
         _fail(str(e))
     except (RuntimeError, MemoryError) as e:
         if "memory" not in str(e) and not isinstance(e, MemoryError):

@@ -5,20 +5,23 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from timm.layers import BatchNormAct2d, convert_sync_batchnorm
+from timm.layers.norm_act import BatchNormAct2d, convert_sync_batchnorm
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ecpp import distributed
 
 
-def synchronise(module: nn.Module) -> nn.Module:
-    """`module` whose BatchNorms take their statistics from all ranks; as it is where there is one rank."""
+def synchronise(module: nn.Module) -> None:
+    """Let the BatchNorms inside `module` take their statistics from all ranks, where there are several."""
     if distributed.world() == 1:
-        return module
-    if any(p.device.type == "cuda" for p in module.parameters()):
-        return cast(nn.Module, convert_sync_batchnorm(module))
-    return _convert(module)
+        return
+    for name, child in module.named_children():
+        if any(p.device.type == "cuda" for p in child.parameters()):
+            converted = cast(nn.Module, convert_sync_batchnorm(child))  # type: ignore[no-untyped-call]
+        else:
+            converted = _convert(child)
+        module.add_module(name, converted)
 
 
 def _convert(module: nn.Module) -> nn.Module:
@@ -63,7 +66,7 @@ class SyncBatchNorm(_BatchNorm):
             return F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
-        y, mean, var, count = _Normalise.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        y, mean, var, count = _Normalise.apply(x, self.weight, self.bias, self.eps)
         if self.training and self.track_running_stats and tracked:
             self._follow(mean, var * count / (count - 1))
         return cast(Tensor, y)

@@ -35,6 +35,7 @@ def _page(runs: Sequence[Run], title: str, intro: str) -> str:
         protocol_table(runs),
         sections.protocol_notes(runs),
         sections.curves_section(runs),
+        sections.pair_maps(runs),
         sections.pictures(runs),
         sections.differences(runs),
         sections.all_details(runs),

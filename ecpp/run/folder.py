@@ -2,8 +2,10 @@
 
 run.json          the config, as given and resolved; the plan; versions, machine and command
 metrics.jsonl     one line every few steps, one per epoch
-checkpoint.pt     everything that training needs to go on
+checkpoint.pt     everything that training needs to go on; checkpoint-previous.pt the one before it
+best.pt           the weights of the best epoch, with --keep-best
 epochs/NNNN.pt    the encoder after each epoch, with --keep-epochs
+failure.json      the step that stopped the run, if its numbers went wrong
 evaluation.json   accuracies with their protocols;  curve.json  that of each kept epoch
 features/         frozen features, kept to be used again; may be deleted at any time
 views.png, neighbours.png, report.html where they were asked for
@@ -38,6 +40,14 @@ class RunFolder:
 
     def epoch(self, number: int) -> Path:
         return self.path / "epochs" / f"{number:04d}.pt"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.pt"
+
+    @property
+    def failure(self) -> Path:
+        return self.path / "failure.json"
 
     @property
     def evaluation(self) -> Path:

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 BASE_LR = {"sgd": 0.4, "lars": 0.3, "adamw": 0.001}
 
 
-def default_lr(optimizer: str, batch_size: int) -> float:
-    """The linear rule; it knows nothing of K, as in the paper."""
-    return BASE_LR[optimizer] * batch_size / 256
+def default_lr(optimizer: str, batch_size: int, *, sgd: float = BASE_LR["sgd"]) -> float:
+    """The linear rule; it knows nothing of K, as in the paper. `sgd` is a method's own rate for SGD.
+
+    The other optimizers rescale steps, so that the size of a method's gradient does not matter to them.
+    """
+    return (sgd if optimizer == "sgd" else BASE_LR[optimizer]) * batch_size / 256
 
 
 def default_warmup(epochs: int) -> float:
@@ -42,12 +45,20 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def build_optimizer(
     name: str, model: nn.Module, *, lr: float, momentum: float = 0.9, weight_decay: float = 1e-4
 ) -> torch.optim.Optimizer:
-    """`sgd` (without Nesterov), `adamw` or `lars`."""
+    """`sgd` (without Nesterov), `adamw` or `lars`.
+
+    All leave weights and state as they are while their `found_inf` is 1: PyTorch's fused ones are told so by
+    gradient scalers, and a guard tells them the same without waiting for the device.
+    """
     groups = parameter_groups(model, weight_decay)
     if name == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=momentum)
+        sgd = torch.optim.SGD(groups, lr=lr, momentum=momentum, fused=True)
+        for p in (p for group in groups for p in group["params"] if momentum):
+            # Its own first momentum is uninitialised memory if that step is skipped.
+            sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        return sgd
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=lr)
+        return torch.optim.AdamW(groups, lr=lr, fused=True)
     if name == "lars":
         return LARS(groups, lr=lr, momentum=momentum)
     raise ValueError(f"optimizer must be sgd, adamw or lars, but is {name!r}")
@@ -92,5 +103,12 @@ class LARS(torch.optim.Optimizer):
         state = self.state[p]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(p)
-        state["momentum"].mul_(group["momentum"]).add_(update)
-        p.add_(state["momentum"], alpha=-group["lr"])
+        momentum = state["momentum"] * group["momentum"] + update
+        found_inf: Tensor | None = getattr(self, "found_inf", None)
+        if found_inf is None:
+            state["momentum"].copy_(momentum)
+            p.add_(momentum, alpha=-group["lr"])
+            return
+        skip = found_inf.bool()
+        state["momentum"].copy_(torch.where(skip, state["momentum"], momentum))
+        p.copy_(torch.where(skip, p, p.add(momentum, alpha=-group["lr"])))

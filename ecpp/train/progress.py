@@ -40,8 +40,11 @@ class Display:
         """Show one record of metrics.jsonl."""
         if record["kind"] == "epoch":
             knn = f"  kNN {record['knn']:.1%}" if "knn" in record else ""
+            rank = f"  rank {record['rankme']:.1f}" if "rankme" in record else ""
+            verdict = f"  {record['verdict']}" if "verdict" in record else ""
             self._line(
-                f"epoch {record['epoch']:>3}/{self.epochs}  loss {record['loss']:.4g}{knn}  {record['seconds']:.0f} s"
+                f"epoch {record['epoch']:>3}/{self.epochs}  loss {record['loss']:.4g}{knn}{rank}  "
+                f"{record['seconds']:.0f} s{verdict}"
             )
             return
         text = (

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -325,6 +327,32 @@ def test_protocols_that_train_run_in_one_process(run, monkeypatch):
     monkeypatch.setattr(distributed, "world", lambda: 2)
     with pytest.raises(ValueError, match="finetune trains in one process"):
         evaluate_run(run, protocols=["finetune"])
+
+
+@pytest.mark.slow
+def test_torchrun_counts_as_one_process(run):
+    names = ["linear", "linear-sweep", "knn", "knn-grid", "semi-10"]
+    alone = by_name(evaluate_run(run, protocols=names, cache=False))
+    (run / "evaluation.json").unlink()
+    words = [
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "ecpp",
+        "evaluate",
+        str(run),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--protocols", ",".join(names)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("evaluation.json") == 1  # one of them speaks
+    shared = by_name(json.loads((run / "evaluation.json").read_text()))
+    for name in names:
+        for key in ("top1", "top5", "per_class", "floor", "tested", "labels", "chosen"):
+            assert shared[name].get(key) == alone[name].get(key), (name, key)
 
 
 def test_the_command_takes_them_all(run, capsys):

@@ -5,7 +5,14 @@ import types
 import typing
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from ecpp.method import METHODS
+
+if TYPE_CHECKING:
+    MethodName = str
+else:
+    MethodName = Literal[tuple(METHODS)]  # so that the command line and run.json know the choices
 
 _ANY = float("inf")
 # What an option may be, from least to most; what is far beyond use is refused before it fills the memory.
@@ -27,6 +34,7 @@ _RANGES = {
     "seed": (0, _ANY),
     "log_every": (1, _ANY),
     "accumulate": (1, _ANY),
+    "micro_batch": (2, _ANY),
 }
 
 
@@ -45,7 +53,7 @@ class Config:
     channels: int = 3
     """3 for colour, 1 for grey, otherwise the files' own number: colour operations need 3 and are off elsewhere."""
 
-    method: Literal["simclr", "byol"] = "simclr"
+    method: MethodName = "simclr"
     """What the pairs of views are taught."""
     views: int = 4
     """K, the number of views of every image."""
@@ -68,22 +76,28 @@ class Config:
     loss: Literal["ecpp", "vanilla"] = "ecpp"
     """SimCLR: the contrastive loss without (Eq. 4) or with (Eq. 1) the positive in the denominator."""
     tau: float = 0.2
-    """SimCLR: temperature of the contrastive loss."""
+    """SimCLR, MoCo v3: temperature of the contrastive loss."""
     pair_reduction: Literal["sum", "mean"] = "sum"
     """Sum the pairs as the paper does, or average them: a sum's gradient grows with K(K-1)/2."""
     ema: float = 0.99
-    """BYOL: how slowly the target follows at the start; it rises to 1 at the end."""
+    """BYOL, MoCo v3: how slowly the target follows at the start; it rises to 1 at the end."""
+    ema_per_pair: bool = False
+    """BYOL, MoCo v3: move the target at every step as if each pair had been a step: by ema to the power of pairs."""
+    target_views: Literal["all", "large_only"] = "all"
+    """BYOL, MoCo v3, SimSiam: every view is predicted, or large views alone, by the small ones too."""
+    stop_gradient: bool = True
+    """SimSiam: without it the embeddings collapse, which is all that turning it off can show."""
 
     encoder: str = "resnet18"
     """resnet10, resnet18, resnet34, resnet50, resnet101, or any encoder of timm."""
     width: int | None = None
     """Channels of a ResNet's first stage; None is the standard, 64."""
     projector_layers: int | None = None
-    """Layers of the projector; None takes 2 up to 64 px, else 3."""
-    projector_dim: int = 256
-    """Size of the embeddings that the loss compares."""
-    bn_mode: Literal["per_group", "per_view"] = "per_group"
-    """One encoder pass, and so one set of BatchNorm statistics, per resolution or per view."""
+    """Layers of the projector; None takes 3 for Barlow Twins and VICReg, else 2 up to 64 px and 3 above."""
+    projector_dim: int | None = None
+    """Size of the embeddings that the loss compares; None takes 512 for those two, 32 for W-MSE, else 256."""
+    bn_mode: Literal["per_group", "per_view", "per_kind"] = "per_group"
+    """One encoder pass, so one set of BatchNorm statistics, per resolution, per view, or per resolution and kind."""
 
     epochs: int = 100
     """Passes over the images."""
@@ -92,7 +106,7 @@ class Config:
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     """The paper's is sgd; adamw and lars rescale steps, which cancels the K(K-1)/2 of summed pairs."""
     lr: float | None = None
-    """Highest learning rate; None takes batch/256 times 0.4 for sgd, 0.3 for lars, 0.001 for adamw."""
+    """Highest learning rate; None takes batch/256 times 0.3 for lars, 0.001 for adamw, the method's own for sgd."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Warm-up then cosine to 0, or one learning rate throughout."""
     warmup: float | None = None
@@ -106,6 +120,8 @@ class Config:
 
     accumulate: int = 1
     """Cut every batch into this many parts to save memory; negatives then come from within a part alone."""
+    micro_batch: int | None = None
+    """Keep the activations of this many images at a time, with the negatives of the whole batch; None keeps all."""
     checkpoint_activations: bool = False
     """Keep fewer activations and compute them again: less memory, a third more work."""
 
@@ -156,13 +172,17 @@ class Config:
             raise ValueError(
                 f"--warmup {self.warmup:g} leaves nothing of {self.epochs} epochs to train in: give a smaller --warmup"
             )
-        for name, owner, used in (
-            ("tau", "--method simclr", self.method == "simclr"),
-            ("loss", "--method simclr", self.method == "simclr"),
-            ("ema", "--method byol", self.method == "byol"),
+        if self.method not in METHODS:
+            raise ValueError(f"--method must be one of {', '.join(METHODS)}, but is {self.method!r}")
+        owners = {
+            o: [m for m, e in METHODS.items() if o in e.options] for e in METHODS.values() for o in e.options
+        }
+        used = [(o, f"--method {' or '.join(of)}", self.method in of) for o, of in owners.items()]
+        for name, owner, is_used in (
+            *used,
             ("momentum", "--optimizer sgd or lars", self.optimizer != "adamw"),
         ):
-            if not used and getattr(self, name) != getattr(type(self), name):
+            if not is_used and getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{_flag(name)} belongs to {owner} and would do nothing here: leave it out")
         for name in ("mean", "std"):
             values = getattr(self, name)
@@ -176,6 +196,8 @@ class Config:
             raise ValueError(
                 f"--accumulate {self.accumulate} cannot cut a batch of {self.batch_size} into equal parts of at least 2"
             )
+        if self.micro_batch is not None and self.accumulate > 1:
+            raise ValueError("--micro-batch and --accumulate both cut the batch: give one of them")
         for where in (self.log or "").split(",") if self.log is not None else []:
             if where not in ("tensorboard", "wandb"):
                 raise ValueError(

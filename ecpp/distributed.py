@@ -120,6 +120,18 @@ def mean(values: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def average(tensors: list[Tensor]) -> None:
+    """Each tensor becomes its mean over ranks, in place: what DDP does to gradients, where it is not used."""
+    if world() == 1 or not tensors:
+        return
+    joined = torch.cat([t.flatten() for t in tensors])
+    dist.all_reduce(joined)
+    joined /= world()
+    for t, part in zip(tensors, torch.split(joined, [t.numel() for t in tensors]), strict=True):
+        t.copy_(part.view(t.shape))
+
+
+@torch.no_grad()
 def largest(values: Tensor) -> Tensor:
     """The largest over ranks, element by element."""
     if world() == 1:

@@ -33,6 +33,7 @@ def _page(runs: Sequence[Run], title: str, intro: str) -> str:
         sections.headline_table(runs),
         sections.protocol_notes(runs),
         sections.curves_section(runs),
+        sections.pair_maps(runs),
         sections.pictures(runs),
         sections.differences(runs),
         sections.all_details(runs),

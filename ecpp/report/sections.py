@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ecpp.report import text
 from ecpp.report.charts import charts
+from ecpp.report.heat import heats
 from ecpp.report.read import Record, Run
 from ecpp.report.table import NAMES, cells, columns, headline, protocols, rows, seed_groups
 
@@ -101,6 +102,17 @@ def curves_section(runs: Sequence[Run]) -> str:
     missing = "".join(f"<li>{escape(sentence)}</li>" for sentence in absent)
     listed = f'<ul class="notes">{missing}</ul>' if missing else ""
     return f'<h2>Training</h2><div class="charts">{figures}</div>{listed}'
+
+
+def pair_maps(runs: Sequence[Run]) -> str:
+    """The heat maps of each run; a run whose metrics hold none is left out."""
+    figures = "".join(
+        f'<figure class="card"><h3>{escape(run.label)}: {escape(heat.title.lower())}</h3>{heat.svg}'
+        f"<figcaption>{escape(heat.caption)}</figcaption></figure>\n"
+        for run in runs
+        for heat in heats(run)
+    )
+    return f'<h2>Pairs of views</h2><div class="charts">{figures}</div>' if figures else ""
 
 
 def pictures(runs: Sequence[Run]) -> str:

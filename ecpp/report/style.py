@@ -52,6 +52,9 @@ svg .line{fill:none;stroke-width:2;stroke-linejoin:round}
 svg .many{stroke-width:1.2}
 svg .grid{stroke:var(--rule);fill:none}
 svg .axis{stroke:var(--soft);fill:none}
+svg .cell{fill:var(--accent)}
+svg .heat{fill:var(--ink);font-size:11px}
+svg .strong{fill:var(--card)}
 .pictures{display:grid;gap:18px}
 .pictures img{display:block;max-width:100%;height:auto;border-radius:6px;background:#fff}
 details{margin:10px 0;padding:0 18px}

@@ -13,21 +13,16 @@ import torch
 
 from ecpp.config import Config
 from ecpp.data import Images
-from ecpp.objective.pairs import GRAPHS, count
-from ecpp.run.build import build_plan
+from ecpp.method import METHODS
+from ecpp.run.build import build_plan, pairs_per_image
 
 
 def name_of(config: Config) -> str:
     """What a report calls a run: ECPP×K is SimCLR×K with K > 2 views, all pairs and the paper's loss."""
-    if config.method == "byol":
-        return f"BYOL×{config.views}"
+    if config.method != "simclr":
+        return f"{METHODS[config.method].title}×{config.views}"
     is_ecpp = config.views > 2 and config.loss == "ecpp" and config.pairing == "full"
     return f"{'ECPP' if is_ecpp else 'SimCLR'}×{config.views}"
-
-
-def pairs_per_image(config: Config) -> int:
-    """How many pairs of its graph teach for every image."""
-    return count(GRAPHS[config.pairing](config.views))
 
 
 def describe_plan(config: Config) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,9 +11,9 @@ from ecpp import distributed
 from ecpp.config import Config
 from ecpp.data import Images, Splits, Stream, Unreadable, check_classes, open_source, subset
 from ecpp.evaluate import Preprocess
-from ecpp.method import BYOL, Method, SimCLR
-from ecpp.model import create_encoder, mlp, probe, shrinks_to_a_pixel
-from ecpp.objective.pairs import GRAPHS
+from ecpp.method import METHODS, Method
+from ecpp.model import create_encoder, probe, shrinks_to_a_pixel
+from ecpp.objective.pairs import GRAPHS, count
 from ecpp.views import ViewPlan, plan
 from ecpp.views.compiled import available as why_not_compiled
 from ecpp.views.plan import LOOKS, Look
@@ -88,33 +89,36 @@ def build_method(config: Config) -> Method:
         )
     # Without a seed of their own the heads would depend on how the encoder draws its weights.
     torch.manual_seed(config.seed + 1)
-    hidden, out = features, config.projector_dim
-    layers = config.projector_layers or 2
-    pairs = None if config.pairing == "full" else GRAPHS[config.pairing](config.views)
-    method: Method
-    if config.method == "byol":
-        projector = mlp(features, hidden, out, layers=layers, final_bn=False)
-        predictor = mlp(out, hidden, out, layers=2, final_bn=False)
-        method = BYOL(
-            encoder,
-            projector,
-            predictor,
-            pairs=pairs,
-            pair_reduction=config.pair_reduction,
-            ema=config.ema,
-            bn_mode=config.bn_mode,
-        )
-    else:
-        method = SimCLR(
-            encoder,
-            mlp(features, hidden, out, layers=layers, final_bn=True),
-            tau=config.tau,
-            positive_in_denominator=config.loss == "vanilla",
-            pairs=pairs,
-            pair_reduction=config.pair_reduction,
-            bn_mode=config.bn_mode,
-        )
+    entry = METHODS[config.method]
+    kind = entry.load()
+    method: Method = kind(
+        encoder,
+        **kind.heads(features, config.projector_dim, config.projector_layers),
+        **dict(_argument(config, option) for option in entry.options),
+        pairs=None if config.pairing == "full" else GRAPHS[config.pairing](config.views),
+        pair_reduction=config.pair_reduction,
+        bn_mode=tuple(v.kind for v in view_plan.views) if config.bn_mode == "per_kind" else config.bn_mode,
+    )
     return method.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _argument(config: Config, option: str) -> tuple[str, Any]:
+    """What an option is called by the methods that read it, and its value for them."""
+    if option == "loss":
+        return "positive_in_denominator", config.loss == "vanilla"
+    if option == "ema_per_pair":
+        return "ema_pairs", pairs_per_image(config) if config.ema_per_pair else 1
+    return option, getattr(config, option)
+
+
+def pairs_per_image(config: Config) -> int:
+    """How many pairs of its graph teach for every image: all, or those with a large view where no other is a target."""
+    graph = GRAPHS[config.pairing](config.views)
+    if config.target_views == "large_only":
+        predicted = torch.zeros(config.views, dtype=torch.bool)
+        predicted[list(build_plan(config).groups[0][1])] = True
+        graph &= predicted[:, None] | predicted
+    return count(graph)
 
 
 def build_stream(config: Config, images: Images, report: Callable[[Unreadable], None]) -> Stream:

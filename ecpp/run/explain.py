@@ -4,8 +4,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ecpp.config import Config
+from ecpp.method import METHODS
 from ecpp.objective.pairs import GRAPHS, count
-from ecpp.run import about, build
+from ecpp.run import build
 from ecpp.run.resolve import resolve, resolve_views
 from ecpp.views import View
 
@@ -26,14 +27,15 @@ def explain(config: Config) -> None:
         table.add_row(str(i), view.kind, f"{view.size} px", crop, f"{view.flip_p:.0%}", _colour(view))
     console.print(table)
     graphs = ", ".join(f"{name} {count(graph(plan.k))}" for name, graph in GRAPHS.items())
-    pairs = about.pairs_per_image(config)
+    pairs = build.pairs_per_image(config)
     console.print(f"pairs per image: {pairs} ({config.pairing}; {graphs})")
     console.print(
         f"encoder work per image: {plan.relative_compute:.4g} passes of a {plan.large}-px view, "
         f"{plan.relative_compute / 2:.3g} times that of two views; {pairs / plan.relative_compute:.3g} pairs per pass"
     )
-    if config.method == "byol":
-        console.print("BYOL's target sees all views too: as many passes again, without a backward pass")
+    if "ema" in METHODS[config.method].options:
+        passes = plan.relative_compute if config.target_views == "all" else len(plan.groups[0][1])
+        console.print(f"the target's own work per image: {passes:.4g} passes, without a backward pass")
     if plan.k > 2 and len(plan.groups) == 1:
         console.print(
             f"all views are of {plan.large} px: a smaller --small makes the {plan.k - 2} extra ones cheap"

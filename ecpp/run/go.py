@@ -108,10 +108,11 @@ class Run:
         c, t = self.config, self.training
         options = Options(
             epochs=c.epochs,
-            pairs_per_image=about.pairs_per_image(c),
+            pairs_per_image=build.pairs_per_image(c),
             precision=c.precision,
             clip=c.clip,
             accumulate=c.accumulate,
+            micro_batch=c.micro_batch,
             log_every=1 if watchful else c.log_every,
             save_every=0.0 if watchful else SAVE_EVERY,
         )

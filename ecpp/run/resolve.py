@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ecpp.config import Config
 from ecpp.data import Images, Unreadable
+from ecpp.method import METHODS
 from ecpp.train.optim import default_lr, default_warmup
 from ecpp.views import plan
 from ecpp.views.plan import SMALL_IMAGE
@@ -49,7 +50,6 @@ def resolve(config: Config, images: Images) -> Config:
         config,
         mean=mean,
         std=std,
-        projector_layers=config.projector_layers or (2 if (config.large or 0) <= SMALL_IMAGE else 3),
         precision=precision_on(device) if config.precision == "auto" else config.precision,
         device=device,
         threads=config.threads or torch.get_num_threads(),
@@ -62,13 +62,23 @@ def resolve_views(config: Config, large: int) -> Config:
     view_plan = plan(config.views, large=large, n_simclr=config.n_simclr)
     constant = config.schedule == "constant"
     warmup = 0.0 if constant else default_warmup(config.epochs)
+    small = config.small or (large if large < 192 else 96)
+    if config.target_views == "large_only" and (config.views == 2 or small == large):
+        raise ValueError(
+            f"--target-views large_only would change nothing: all views are of {large} px; "
+            "take more --views and a smaller --small"
+        )
+    method = METHODS[config.method]
+    layers = method.projector_layers or (2 if large <= SMALL_IMAGE else 3)
     return replace(
         config,
         large=large,
-        small=config.small or (large if large < 192 else 96),
+        small=small,
         n_simclr=sum(v.colour is not None for v in view_plan.views),
         look=config.look or ("cifar" if large <= SMALL_IMAGE else "imagenet"),
-        lr=config.lr or default_lr(config.optimizer, config.batch_size),
+        projector_layers=config.projector_layers or layers,
+        projector_dim=config.projector_dim or method.projector_dim,
+        lr=config.lr or default_lr(config.optimizer, config.batch_size, sgd=method.base_lr),
         warmup=warmup if config.warmup is None else config.warmup,
     )
 

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 BASE_LR = {"sgd": 0.4, "lars": 0.3, "adamw": 0.001}
 
 
-def default_lr(optimizer: str, batch_size: int) -> float:
-    """The linear rule; it knows nothing of K, as in the paper."""
-    return BASE_LR[optimizer] * batch_size / 256
+def default_lr(optimizer: str, batch_size: int, *, sgd: float = BASE_LR["sgd"]) -> float:
+    """The linear rule; it knows nothing of K, as in the paper. `sgd` is a method's own rate for SGD.
+
+    The other optimizers rescale steps, so that the size of a method's gradient does not matter to them.
+    """
+    return (sgd if optimizer == "sgd" else BASE_LR[optimizer]) * batch_size / 256
 
 
 def default_warmup(epochs: int) -> float:

@@ -1,0 +1,63 @@
+"""What views predict: the targets, which views they are made of, and what predicting them costs."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ecpp.method.parts import BNMode, Method, TargetViews, encode, project
+from ecpp.model.momentum import Momentum, ema_tau
+from ecpp.objective import directed
+from ecpp.views import ViewBatch
+
+
+class Target(nn.Module):
+    """A copy of encoder and projector that follows them after every step, by `ema` at the start of training.
+
+    It moves as if the step had been `ema_pairs` of them: by tau to that power.
+    """
+
+    def __init__(self, encoder: nn.Module, projector: nn.Module, *, ema: float, ema_pairs: int = 1) -> None:
+        super().__init__()
+        self.encoder, self.projector = Momentum(encoder), Momentum(projector)
+        self.ema, self.ema_pairs = ema, ema_pairs
+
+    @torch.no_grad()
+    def forward(self, batch: ViewBatch, bn_mode: BNMode, target_views: TargetViews) -> Tensor:
+        """(K, N, D), or of the L large views alone (L, N, D)."""
+        return project(self.projector, encode(self.encoder, batch, bn_mode, target_views))
+
+    def follow(self, encoder: nn.Module, projector: nn.Module, progress: float) -> None:
+        tau = ema_tau(self.ema, progress) ** self.ema_pairs
+        self.encoder.update(encoder, tau)
+        self.projector.update(projector, tau)
+
+
+def predict(
+    method: Method,
+    batch: ViewBatch,
+    p: Tensor,
+    t: Tensor,
+    objective: Callable[..., Tensor],
+    terms: Callable[..., Tensor],
+    **options: Any,
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """The loss of predictions `p` (K, N, D) of targets `t`, and a function for what each pair adds to it, (K, K).
+
+    With the targets of all views that is `objective` over the pairs of the graph, both ways; with those of
+    the large views alone, the `terms` of the pairs that end in a large view.
+    """
+    if len(t) == len(p):
+        loss = objective(p, t, method.pairs, pair_reduction=method.pair_reduction, **options)
+        return loss, lambda: method.per_pair(partial(objective, **options), p, t)
+    taught, costs = towards(method, batch, t), terms(p, t, **options)
+    loss = directed.join(costs, taught, method.pair_reduction)
+    return loss, lambda: directed.per_pair(costs, taught, batch.order[0])
+
+
+def towards(method: Method, batch: ViewBatch, t: Tensor) -> Tensor:
+    """(K, L): which views predict the targets `t`, those of all views or of the large ones."""
+    places = tuple(range(batch.k)) if len(t) == batch.k else batch.order[0]
+    return directed.directions(method.pairs, batch.k, places, t.device)

@@ -1,0 +1,71 @@
+"""Pairs with a direction: every view predicts some views' targets, for targets that see the large views alone."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ecpp.objective import pairs as graphs
+
+
+def directions(pairs: Tensor | None, k: int, places: tuple[int, ...], device: torch.device) -> Tensor:
+    """(K, L), who predicts whom: view i the view `places[l]`, where the graph pairs the two."""
+    mask = graphs.resolve(pairs, k, device)
+    return torch.stack([mask[:, place] for place in places], dim=1)
+
+
+def regression_terms(p: Tensor, t: Tensor) -> Tensor:
+    """(K, L): 2 - 2 cos(p[i], t[l]), mean over images; `p` is (K, N, D), `t` (L, N, D)."""
+    with torch.autocast(p.device.type, enabled=False):
+        p, t = _unit(p), _unit(t)
+        return 2 - 2 * p.flatten(1) @ t.flatten(1).T / p.shape[1]
+
+
+def regression(
+    p: Tensor, t: Tensor, pairs: Tensor | None = None, *, pair_reduction: Literal["sum", "mean"] = "sum"
+) -> Tensor:
+    """As `objective.byol`, but for the gradient, which goes into `t` too."""
+    return join(regression_terms(p, t), graphs.resolve(pairs, len(p), p.device), pair_reduction)
+
+
+def contrast_terms(q: Tensor, keys: Tensor, *, tau: float) -> Tensor:
+    """(K, L): the cross-entropy of finding keys[l, n] among keys[l, all m] by q[i, n], half of its mean (MoCo v3).
+
+    Half, so that both directions of a pair are a mean over its 2N anchors.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        q, keys = _unit(q), _unit(keys.detach())
+        s = torch.einsum("ind,lmd->ilnm", q, keys) / tau  # (K, L, N, N)
+        return (s.logsumexp(dim=3) - s.diagonal(dim1=2, dim2=3)).mean(dim=2) / 2
+
+
+def contrast(
+    q: Tensor,
+    keys: Tensor,
+    pairs: Tensor | None = None,
+    *,
+    tau: float,
+    pair_reduction: Literal["sum", "mean"] = "sum",
+) -> Tensor:
+    terms = contrast_terms(q, keys, tau=tau)
+    return join(terms, graphs.resolve(pairs, len(q), q.device), pair_reduction)
+
+
+def join(terms: Tensor, towards: Tensor, pair_reduction: Literal["sum", "mean"] = "sum") -> Tensor:
+    """The terms (K, L) of the directions that are taught, as one loss; "mean" takes two directions for a pair."""
+    total = torch.where(towards, terms, 0).sum()
+    return total if pair_reduction == "sum" else total / (towards.sum() / 2)
+
+
+@torch.no_grad()
+def per_pair(terms: Tensor, towards: Tensor, places: tuple[int, ...]) -> Tensor:
+    """(K, K), symmetric: what the one or two directions of each pair add to the sum over pairs."""
+    square = terms.new_zeros(len(terms), len(terms))
+    for column, place in enumerate(places):
+        square[:, place] = torch.where(towards[:, column], terms[:, column], 0)
+    return square + square.T
+
+
+def _unit(z: Tensor) -> Tensor:
+    return F.normalize(z if z.dtype == torch.float64 else z.float(), dim=-1)

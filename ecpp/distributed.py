@@ -34,8 +34,10 @@ def _grouped() -> bool:
 
 
 @contextmanager
-def start(device: str = "cpu", *, timeout: float = 1800.0) -> Iterator[None]:
+def start(device: str = "cpu") -> Iterator[None]:
     """Join the group that torchrun's environment names; without torchrun, or within a group, nothing happens.
+
+    A process that is not heard of for ECPP_TIMEOUT seconds (1800) counts as lost, and ends all others.
 
     NCCL carries tensors on GPUs, one GPU per process of a host, and Gloo those on CPUs.
     """
@@ -49,7 +51,8 @@ def start(device: str = "cpu", *, timeout: float = 1800.0) -> Iterator[None]:
             raise ValueError(f"process {local + 1} of this host has no GPU: take --nproc-per-node {here}")
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    patience = timedelta(seconds=float(os.environ.get("ECPP_TIMEOUT", "1800")))
+    dist.init_process_group(backend, timeout=patience)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from ecpp.config import Config
 from ecpp.data import Images, Splits, Stream, Unreadable, check_classes, open_source, subset
 from ecpp.evaluate import Preprocess
 from ecpp.method import METHODS, Method
+from ecpp.model.recompute import recompute_blocks
 from ecpp.model import create_encoder, probe, shrinks_to_a_pixel
 from ecpp.objective.pairs import GRAPHS, count
 from ecpp.views import ViewPlan, plan
@@ -99,6 +100,8 @@ def build_method(config: Config) -> Method:
         pair_reduction=config.pair_reduction,
         bn_mode=tuple(v.kind for v in view_plan.views) if config.bn_mode == "per_kind" else config.bn_mode,
     )
+    if config.checkpoint_activations:
+        recompute_blocks(method.encoder)
     return method.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 

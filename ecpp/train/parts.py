@@ -1,14 +1,13 @@
 """A batch that goes backward in parts: less memory, and what that does to the loss."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ecpp import distributed
 from ecpp.method import Method, Step
+from ecpp.model.recompute import unremembered
 from ecpp.train.guard import Guard
 from ecpp.views import ViewBatch
 
@@ -58,7 +57,7 @@ def backward_in_micro_batches(
     """
     parts = [some_images(batch, i, min(i + size, batch.n)) for i in range(0, batch.n, size)]
     states, rows = [], []
-    with torch.no_grad(), _statistics_as_they_are(method):
+    with torch.no_grad(), unremembered(method):
         for part in parts:
             states.append(_random_state(part))
             rows.append(method.embeddings(part))
@@ -73,19 +72,6 @@ def backward_in_micro_batches(
         torch.autograd.backward([e for e, _ in live], [g.to(e.dtype) for e, g in live])
     distributed.average([p.grad for p in method.parameters() if p.grad is not None])
     return Step(step.loss.detach(), step.metrics)
-
-
-@contextmanager
-def _statistics_as_they_are(module: nn.Module) -> Iterator[None]:
-    """BatchNorm normalises by its batch as always, and does not remember it."""
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    for m in norms:
-        m.track_running_stats = False
-    try:
-        yield
-    finally:
-        for m in norms:
-            m.track_running_stats = True
 
 
 def _random_state(batch: ViewBatch) -> list[Tensor]:

@@ -16,13 +16,18 @@ def recompute_blocks(encoder: nn.Module) -> int:
     Its blocks are the members of its sequences: ResNets' and transformers' alike. Returns how many there are.
     """
     sequences = [m for m in encoder.children() if isinstance(m, nn.Sequential | nn.ModuleList)]
-    blocks = [block for sequence in sequences for block in sequence.children() if any(block.parameters())]
+    blocks = [
+        block
+        for sequence in sequences
+        for block in sequence.children()
+        if next(block.parameters(), None) is not None
+    ]
     if not blocks:
         raise ValueError(
             "--checkpoint-activations needs an encoder that is a sequence of blocks, and this one shows none"
         )
     for block in blocks:
-        block.forward = _again(block, block.forward)  # type: ignore[method-assign]
+        block.forward = _again(block, block.forward)
     return len(blocks)
 
 

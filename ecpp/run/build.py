@@ -12,8 +12,8 @@ from ecpp.config import Config
 from ecpp.data import Images, Splits, Stream, Unreadable, check_classes, open_source, subset
 from ecpp.evaluate import Preprocess
 from ecpp.method import METHODS, Method
-from ecpp.model.recompute import recompute_blocks
 from ecpp.model import create_encoder, probe, shrinks_to_a_pixel
+from ecpp.model.recompute import recompute_blocks
 from ecpp.objective.pairs import GRAPHS, count
 from ecpp.views import ViewPlan, plan
 from ecpp.views.compiled import available as why_not_compiled

@@ -34,6 +34,7 @@ _RANGES = {
     "seed": (0, _ANY),
     "log_every": (1, _ANY),
     "accumulate": (1, _ANY),
+    "micro_batch": (2, _ANY),
 }
 
 
@@ -127,6 +128,8 @@ class Config:
 
     accumulate: int = 1
     """Cut every batch into this many parts to save memory; negatives then come from within a part alone."""
+    micro_batch: int | None = None
+    """Keep the activations of this many images at a time, with the negatives of the whole batch; None keeps all."""
     checkpoint_activations: bool = False
     """Keep fewer activations and compute them again: less memory, a third more work."""
 
@@ -205,6 +208,8 @@ class Config:
             raise ValueError(
                 f"--accumulate {self.accumulate} cannot cut a batch of {self.batch_size} into equal parts of at least 2"
             )
+        if self.micro_batch is not None and self.accumulate > 1:
+            raise ValueError("--micro-batch and --accumulate both cut the batch: give one of them")
         for where in (self.log or "").split(",") if self.log is not None else []:
             if where not in ("tensorboard", "wandb"):
                 raise ValueError(

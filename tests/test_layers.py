@@ -20,7 +20,7 @@ MAY = {
     "data": {"views"},  # what makes batches alone: see below
     "method": {"views", "model", "objective", "distributed"},
     "evaluate": {"data", "model", "distributed"},
-    "train": {"method", "data", "evaluate", "views", "distributed"},
+    "train": {"method", "model", "data", "evaluate", "views", "distributed"},
     "run": {
         "config", "objective", "model", "views", "data", "distributed", "method", "evaluate", "train", "report",
     },

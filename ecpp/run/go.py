@@ -116,6 +116,7 @@ class Run:
             precision=c.precision,
             clip=c.clip,
             accumulate=c.accumulate,
+            micro_batch=c.micro_batch,
             log_every=1 if watchful else c.log_every,
             save_every=0.0 if watchful else SAVE_EVERY,
         )

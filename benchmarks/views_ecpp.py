@@ -98,7 +98,7 @@ def stages(p, size, images, kernel, turns):
         ("draw", cutting, "numbers"), ("decode", Files, "read"),
         ("crop", cutting, "crop_views"), ("crop", renderer, "crop_resize_flip"), ("colour", colour, "prepare"),
         ("colour", colour, "apply_"), ("normalise", renderer, "_store"),
-        ("colour and normalise", compiled.Painter, "__call__"),
+        ("crop, colour and normalise", compiled.Painter, "__call__"),
     ]  # fmt: skip
     rounds = []
     for _ in range(turns + 1):

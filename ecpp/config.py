@@ -1,12 +1,12 @@
 """What a run is: one frozen dataclass, whose fields are the options of the command line and the keys of run.json."""
 
 import dataclasses
-import types
 import typing
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
+from ecpp.fits import fits, words
 from ecpp.method import METHODS
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ class Config:
     pair_reduction: Literal["sum", "mean"] = "sum"
     """Sum the pairs as the paper does, or average them: a sum's gradient grows with K(K-1)/2."""
     ema: float = 0.99
-    """BYOL, MoCo v3: how slowly the target follows at the start; it rises to 1 at the end."""
+    """BYOL, MoCo v3: how slowly the target follows at the start."""
+    ema_schedule: Literal["cosine", "constant"] = "cosine"
+    """BYOL, MoCo v3: let ema rise to 1 at the end, where the target stands still, or leave it."""
     ema_per_pair: bool = False
     """BYOL, MoCo v3: move the target at every step as if each pair had been a step: by ema to the power of pairs."""
     target_views: Literal["all", "large_only"] = "all"
@@ -92,6 +94,12 @@ class Config:
     """resnet10, resnet18, resnet34, resnet50, resnet101, or any encoder of timm."""
     width: int | None = None
     """Channels of a ResNet's first stage; None is the standard, 64."""
+    init: str | None = None
+    """Start from weights: a run, a checkpoint, a .safetensors file, a state dict, or timm:NAME; None draws them."""
+    init_allow: tuple[str, ...] = ()
+    """Modules or patterns of keys, such as fc or layer4.*, that --init may lack, hold beside, or have otherwise."""
+    init_inflate: bool = False
+    """Spread a first convolution of three channels over the images' channels."""
     projector_layers: int | None = None
     """Layers of the projector; None takes 3 for Barlow Twins and VICReg, else 2 up to 64 px and 3 above."""
     projector_dim: int | None = None
@@ -143,6 +151,8 @@ class Config:
     """Fixes weights, subset, order and views."""
     log_every: int = 10
     """Steps between two lines in metrics.jsonl."""
+    keep_epochs: bool = False
+    """Keep the encoder of every epoch in RUN/epochs, for `ecpp evaluate RUN --curve`."""
     log: str | None = None
     """Where metrics go besides metrics.jsonl: tensorboard, wandb, or both with a comma."""
     keep_best: Literal["rankme", "knn"] | None = None
@@ -181,6 +191,8 @@ class Config:
         for name, owner, is_used in (
             *used,
             ("momentum", "--optimizer sgd or lars", self.optimizer != "adamw"),
+            ("init_allow", "--init", self.init is not None),
+            ("init_inflate", "--init", self.init is not None),
         ):
             if not is_used and getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{_flag(name)} belongs to {owner} and would do nothing here: leave it out")
@@ -220,9 +232,9 @@ class Config:
                 raise ValueError(
                     f"unknown key {key!r} in a config" + (f": is {near[0]!r} meant?" if near else "")
                 )
-            if not _fits(value, kinds[key]):
+            if not fits(value, kinds[key]):
                 raise ValueError(
-                    f"the key {key!r} of a config should be {_words(kinds[key])}, but is {value!r}"
+                    f"the key {key!r} of a config should be {words(kinds[key])}, but is {value!r}"
                 )
         missing = [k for k in kinds if k not in values]
         if missing:
@@ -240,27 +252,3 @@ class Config:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _words(kind: Any) -> str:
-    return str(kind).replace("typing.", "").replace("<class '", "").replace("'>", "")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a JSON value can be a field of this type; an integer serves as a float, a bool never as a number."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, a) for a in arguments)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return isinstance(value, list | tuple) and all(_fits(v, arguments[0]) for v in value)
-    if origin is tuple:
-        return (
-            isinstance(value, list | tuple)
-            and len(value) == len(arguments)
-            and all(map(_fits, value, arguments))
-        )
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

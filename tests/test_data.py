@@ -1,71 +1,13 @@
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torchvision.datasets
-from PIL import Image
+from pictures import Pictures, as_pil, fill, picture, save
 
-from ecpp.data import Stream, generated, hub, open_source, source, subset
-from ecpp.data import decode as decoding
-from ecpp.data.folder import Folder
-from ecpp.data.source import Decoded
-from ecpp.views import ViewPlan, draw, finish, plan, render
-from ecpp.views.render import crop_views, empty_crops
-
-
-def picture(height=12, width=10, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (3, height, width), generator=g, dtype=torch.uint8)
-
-
-def as_pil(image):
-    return Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-
-
-def save(file, image=None, **options):
-    """One picture as a file; what it shows follows from the file's name."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    image = picture(seed=sum(map(ord, file.name))) if image is None else image
-    as_pil(image).save(file, **options)
-    return image
-
-
-def decode(file):
-    return decoding.decode(file.read_bytes(), str(file))
-
-
-def fill(root, *names):
-    return {name: save(root / name) for name in names}
-
-
-@dataclass
-class Pictures:
-    """A source made of tensors."""
-
-    images: list
-    labels: torch.Tensor | None = None
-    memory: bool = True
-    classes: tuple = ()
-    channels: int = 3
-
-    def __len__(self):
-        return len(self.images)
-
-    def name(self, index):
-        return f"picture {index}"
-
-    def read(self, index):
-        return self.images[index]
-
-    def in_memory(self):
-        return Decoded(torch.stack(self.images), {}) if self.memory else None
-
-    def encoded(self, index):
-        return None
-
+from ecpp.data import Unreadable, generated, hub, open_source, source, subset
 
 # --- folders --------------------------------------------------------------------------------------------
 
@@ -224,45 +166,133 @@ def test_a_broken_image_is_named(tmp_path, damage):
     assert torch.equal(decoded.pixels[2], images.read(2))
 
 
-@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK"])
-def test_every_colour_mode_becomes_rgb(tmp_path, mode):
-    rgb = as_pil(picture(9, 7))
-    image = rgb.quantize(256) if mode == "P" else rgb.convert(mode)
-    file = tmp_path / ("x.tif" if mode == "CMYK" else "x.png")
-    image.save(file)
-    got = decode(file)
-    assert got.shape == (3, 9, 7)
-    assert got.dtype == torch.uint8
-    if mode in ("RGBA", "P", "CMYK"):
-        assert (got.int() - picture(9, 7)).abs().max() <= (0 if mode != "P" else 60)
-    else:
-        assert torch.equal(got, got[:1].expand(3, -1, -1))
-        assert np.array_equal(got[0].numpy(), np.asarray(image.convert("L")))
+def test_links_that_lead_to_themselves_or_nowhere_are_files_that_cannot_be_read(tmp_path):
+    fill(tmp_path, "a.png")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere.png").symlink_to("absent.png")
+    images = open_source(str(tmp_path)).train
+    assert [images.name(i) for i in range(len(images))] == ["a.png", "loop.png", "nowhere.png"]
+    for i, reason in ((1, "Too many levels"), (2, "No such file")):
+        with pytest.raises(Unreadable, match=reason):
+            images.read(i)
 
 
-@pytest.mark.parametrize("name", ["x.png", "x.tif", "x.pgm"])
-def test_sixteen_bits_of_grey_keep_their_range(tmp_path, name):
-    values = torch.linspace(0, 65535, 100).round().to(torch.int32).view(10, 10)
-    Image.fromarray(values.numpy().astype(np.uint16)).save(tmp_path / name)
-    expected = (values / 257).round().to(torch.uint8)
-    assert torch.equal(decode(tmp_path / name), expected.expand(3, 10, 10))
+def test_a_second_held_out_split_is_left_out_and_named(tmp_path):
+    fill(tmp_path, "train/1.png", "val/2.png", "test/3.png")
+    assert open_source(str(tmp_path)).notes == (f"left out in {tmp_path}: its splits val",)
 
 
-@pytest.mark.parametrize(
-    ("orientation", "stored"),
-    [(2, "FLIP_LEFT_RIGHT"), (3, "ROTATE_180"), (6, "ROTATE_90"), (8, "ROTATE_270")],
-)
-def test_a_photograph_is_upright(tmp_path, orientation, stored):
-    upright = torch.zeros(3, 16, 24, dtype=torch.uint8)
-    upright[0] = torch.linspace(0, 250, 24)
-    upright[1] = torch.linspace(0, 250, 16)[:, None]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    sideways = as_pil(upright).transpose(Image.Transpose[stored])
-    sideways.save(tmp_path / "x.jpg", exif=exif, quality=98, subsampling=0)
-    got = decode(tmp_path / "x.jpg")
-    assert got.shape == (3, 16, 24)
-    assert (got.int() - upright.int()).abs().max() < 12
+# --- labels.csv -----------------------------------------------------------------------------------------
+
+
+def table(root, text, encoding="utf-8"):
+    (root / "labels.csv").write_bytes(text.encode(encoding))
+    return open_source(str(root))
+
+
+def test_a_table_names_images_classes_and_splits(tmp_path):
+    fill(tmp_path, "b/1.png", "a/2.png", "3.png", "\u732b, two.png", "not named.png")
+    lines = [
+        "\ufeffLabel, Path ,note,split",
+        "dog,b/1.png,x,train",
+        "cat,./a/2.png,,",
+        'dog,"\u732b, two.png",x,Test',
+        "cat,3.png,x,test",
+    ]
+    splits = table(tmp_path, "\r\n".join(lines).replace(" Path ", "Path"))
+    train, test = splits.train, splits.test
+    assert [train.name(i) for i in range(2)] == ["a/2.png", "b/1.png"]
+    assert [test.name(i) for i in range(2)] == ["3.png", "\u732b, two.png"]
+    assert train.classes == test.classes == ("cat", "dog")
+    assert train.labels.tolist() == test.labels.tolist() == [0, 1]
+    assert torch.equal(train.read(1), picture(seed=sum(map(ord, "1.png"))))
+    assert splits.notes == (f"left out in {tmp_path}, as labels.csv does not name them: 1 images",)
+
+
+def test_a_table_without_splits_and_one_with_several(tmp_path):
+    fill(tmp_path, "1.png", "2.png", "3.png")
+    splits = table(tmp_path, "file,class\n1.png,x\n\n2.png,x\n3.png,x\n")
+    assert splits.test is None
+    assert splits.train.labels.tolist() == [0, 0, 0]
+    splits = table(tmp_path, "file,class,split\n1.png,x,train\n2.png,x,val\n3.png,x,test\n")
+    assert [splits.test.name(i) for i in range(len(splits.test))] == ["3.png"]
+    assert splits.notes == (f"left out in {tmp_path}: its splits val",)
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("image;label\n1.png;x\n", "must name a column for the file .* it names image;label"),
+    ("", "it names none"),
+    ("file,label\n", "names no images"),
+    ("file,label\n1.png\n", "line 2 of .* lacks its file or its class"),
+    ("file,label\n\n1.png,x\n,y\n", "line 4 of .* lacks its file or its class"),
+    ("file,label\n1.png,x\n1.png,y\n", "names 1.png more than once"),
+    ("file,label\nabsent.png,x\n", "names 1 images that are not there, such as absent.png"),
+    ("file,label\n../1.png,x\n", "not there, such as ../1.png"),
+    ("file,label\nnotes.txt,x\n", "names notes.txt, which is hidden or does not end like an image"),
+    ("file,label,split\n1.png,x,tset\n", "line 2 of .* names the split 'tset': use one of train, test, val"),
+    ("file,label,split\n1.png,x,test\n", "no images to train on: each is in a split of test"),
+    ("file,label,split\n1.png,x,\n2.png,y,test\n", "different classes, such as x, y"),
+])  # fmt: skip
+def test_tables_with_mistakes(tmp_path, text, sentence):
+    fill(tmp_path, "1.png", "2.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(ValueError, match=sentence):
+        table(tmp_path, text)
+
+
+def test_a_table_in_another_encoding(tmp_path):
+    fill(tmp_path, "1.png")
+    with pytest.raises(ValueError, match="no table of comma-separated values in UTF-8"):
+        table(tmp_path, "file,label\n1.png,Bär\n", encoding="latin-1")
+
+
+# --- lists of classes -----------------------------------------------------------------------------------
+
+
+def listed(root, text):
+    file = root.parent / "classes.txt"
+    file.write_text("\ufeff" + text, encoding="utf-8")
+    return open_source(str(root), classes=file)
+
+
+def test_a_list_of_classes_takes_those_alone(tmp_path):
+    root = tmp_path / "data"
+    names = [
+        f"{s}/{c}/{s}{c}{i}.png" for s in ("train", "test") for c in ("ox", "a b", "n01") for i in range(2)
+    ]
+    fill(root, *names)
+    splits = listed(root, "# a comment\n\nn01 goldfish, Carassius\n  a b\n")
+    for side, images in (("train", splits.train), ("test", splits.test)):
+        assert images.classes == ("a b", "n01")
+        assert images.labels.tolist() == [0, 0, 1, 1]
+        assert [images.name(i) for i in (0, 3)] == [f"a b/{side}a b0.png", f"n01/{side}n011.png"]
+        assert torch.equal(images.read(3), picture(seed=sum(map(ord, f"{side}n011.png"))))
+        assert images.encoded(3) == (root / side / "n01" / f"{side}n011.png").read_bytes()
+    assert torch.equal(splits.train.in_memory().pixels[2], splits.train.read(2))
+    few = subset(splits.train, 2, seed=0)
+    assert few.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("a\nc\nd\n", "2 of the 3 classes in .*classes.txt are not among the 2 of the source, such as 'c'; it has a, b"),
+    ("\n# nothing\n", "names no class"),
+])  # fmt: skip
+def test_lists_with_mistakes(tmp_path, text, sentence):
+    fill(tmp_path / "data", "a/1.png", "b/2.png")
+    with pytest.raises(ValueError, match=sentence):
+        listed(tmp_path / "data", text)
+
+
+def test_a_list_that_is_absent_or_of_no_use(tmp_path):
+    fill(tmp_path / "data", "1.png", "2.png")
+    with pytest.raises(FileNotFoundError, match=r"there is no list of classes .*absent\.txt"):
+        open_source(str(tmp_path / "data"), classes=tmp_path / "absent.txt")
+    with pytest.raises(ValueError, match="lists classes, but the images have none"):
+        listed(tmp_path / "data", "a\n")
+    (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="is no list of classes: it should be text in UTF-8"):
+        open_source(str(tmp_path / "data"), classes=tmp_path / "classes.txt")
 
 
 # --- memory or files ------------------------------------------------------------------------------------
@@ -453,6 +483,23 @@ class BySplit(Toy):
         self.labels = np.array(self.numbers)
 
 
+class ByVal(BySplit):
+    def __init__(self, root, split="train", download=False):
+        if split not in ("train", "val"):
+            raise ValueError(f"Unknown value {split!r} for argument split")
+        self.fill(6 if split == "train" else 4, 0)
+
+
+class Broken(Toy):
+    def __init__(self, root):
+        self.fill(3, 0)
+
+    def __getitem__(self, index):
+        if index == 1:
+            raise OSError("image file is truncated")
+        return (self.data[0], 0) if index == 0 else (torch.zeros(3, 8, 8), 0)
+
+
 class Whole(Toy):
     def __init__(self, root):
         self.fill(5, 0)
@@ -466,7 +513,7 @@ class Unreachable(Toy):
 @pytest.fixture
 def toys(tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "CACHE", tmp_path)
-    for kind in (ByTrain, BySplit, Whole, Unreachable):
+    for kind in (ByTrain, BySplit, ByVal, Broken, Whole, Unreachable):
         monkeypatch.setattr(torchvision.datasets, kind.__name__, kind, raising=False)
 
 
@@ -496,6 +543,28 @@ def test_torchvision_data_without_splits_or_labels_are_all_for_training(toys):
     assert splits.train.classes == ()
 
 
+def test_torchvision_data_may_hold_out_val(toys):
+    splits = open_source("torchvision:ByVal")
+    assert (len(splits.train), len(splits.test)) == (6, 4)
+    assert splits.train.labels is None
+
+
+def test_what_torchvision_cannot_read_or_is_no_image_is_named(toys):
+    images = open_source("torchvision:Broken").train
+    assert torch.equal(images.read(0), picture(8, 8, seed=0))
+    with pytest.raises(Unreadable, match="Broken 1: image file is truncated"):
+        images.read(1)
+    with pytest.raises(ValueError, match="Broken 2 is a Tensor: only data sets of images can be taken"):
+        images.read(2)
+
+
+def test_torchvision_data_in_grey(toys):
+    grey = open_source("torchvision:BySplit", channels=1).train
+    assert np.array_equal(grey.read(1)[0].numpy(), np.asarray(as_pil(picture(8, 8, seed=1)).convert("L")))
+    with pytest.raises(ValueError, match=r"it has 1 channels \(L\), but 4 were asked for"):
+        open_source("torchvision:BySplit", channels=4).train.read(0)
+
+
 def test_torchvisions_fake_data_can_be_opened():
     splits = open_source("torchvision:FakeData")
     assert splits.test is None
@@ -514,219 +583,3 @@ def test_a_torchvision_name_that_leads_nowhere_is_named(toys):
         open_source("torchvision:Unreachable")
     with pytest.raises(FileNotFoundError, match="torchvision:NAME"):
         open_source("torchvision:")
-
-
-# --- the stream -----------------------------------------------------------------------------------------
-
-PLAN = plan(4, large=16, small=10)
-N = 23
-
-
-def small_images(memory):
-    return Pictures([picture(20, 24, seed=i) for i in range(N)], memory=memory)
-
-
-def large_images():
-    return Pictures([picture(20 + i % 3, 24 + i % 5, seed=i) for i in range(N)], memory=False)
-
-
-def stream(images=None, *, batch_size=5, seed=0, **options):
-    return Stream(images or small_images(True), PLAN, batch_size=batch_size, seed=seed, **options)
-
-
-def assert_same_batches(got, expected):
-    for a, b in zip(got, expected, strict=True):
-        assert torch.equal(a.samples, b.samples)
-        assert a.order == b.order
-        for x, y in zip(a.groups, b.groups, strict=True):
-            assert torch.equal(x, y)
-
-
-def test_every_epoch_is_another_order_of_all_images():
-    s = stream()
-    assert s.steps_per_epoch == 4
-    epochs = [torch.cat([s.samples(4 * e + i) for i in range(4)]) for e in range(40)]
-    for order in epochs:
-        assert len(order.unique()) == 20  # what fills no batch is left out: 23 images, 4 batches of 5
-        assert order.min() >= 0
-        assert order.max() < N
-    assert len({tuple(order.tolist()) for order in epochs}) == 40
-    assert len(torch.cat(epochs).unique()) == N  # and comes in another epoch
-    assert stream(batch_size=N).samples(7).sort().values.tolist() == list(range(N))
-    s = stream(batch_size=N)
-    places = torch.stack([s.samples(e) for e in range(400)])  # (epochs, places): which image
-    assert (places.double().mean(dim=0) - (N - 1) / 2).abs().max() < 5 * 6.64 / 20  # sd 6.64 of 400 draws
-
-
-def test_the_order_follows_the_seed_alone():
-    torch.manual_seed(0)
-    one = torch.stack([stream(seed=3).samples(i) for i in range(8)])
-    torch.manual_seed(1)
-    s = stream(seed=3)
-    assert torch.equal(one, torch.stack([s.samples(i) for i in reversed(range(8))]).flip(0))
-    assert not torch.equal(one, torch.stack([stream(seed=4).samples(i) for i in range(8)]))
-
-
-def test_the_order_of_an_epoch_says_nothing_about_its_views():
-    n = 300
-    samples = stream(Pictures([picture(2, 2)] * n), batch_size=n).samples(2)
-    params = draw(PLAN, samples, torch.tensor([[200, 200]] * n), seed=0, epoch=2)
-    area = params.boxes[..., 2:].prod(dim=-1)  # (K, N), in the order of the epoch
-    together = torch.stack([torch.arange(n), *area, *params.boxes[..., 0], *params.boxes[..., 1]]).double()
-    assert torch.corrcoef(together)[0, 1:].abs().max() < 4 / n**0.5
-
-
-@pytest.mark.parametrize("make", [lambda: small_images(True), large_images], ids=["memory", "files"])
-def test_a_stream_may_start_anywhere(make):
-    whole = list(stream(make()).batches(0, 10))
-    assert [len(b.samples) for b in whole] == [5] * 10
-    for start, stop in ((1, 3), (3, 5), (6, 10), (8, 8)):  # an epoch ends after step 3 and after step 7
-        assert_same_batches(list(stream(make()).batches(start, stop)), whole[start:stop])
-    again = stream(make())
-    list(again.batches(5, 7))
-    assert_same_batches(list(again.batches(0, 10)), whole)
-
-
-def test_views_change_from_epoch_to_epoch_and_with_the_seed():
-    s = stream(batch_size=N)
-    first, second = (next(s.batches(e, e + 1)) for e in (0, 1))
-    other = next(stream(batch_size=N, seed=1).batches(0, 1))
-    a, b, c = (batch.view(3)[batch.samples.argsort()] for batch in (first, second, other))
-    for x, y in ((a, b), (a, c), (b, c)):
-        assert ((x - y).abs().amax(dim=(1, 2, 3)) > 0.01).float().mean() > 0.9
-
-
-def test_a_batch_in_memory_is_what_render_gives():
-    s = stream(seed=2)
-    for step, batch in enumerate(s.batches(0, 6)):
-        images = torch.stack([s.images.read(i) for i in batch.samples.tolist()])
-        sizes = torch.tensor([[20, 24]] * 5)
-        params = draw(PLAN, batch.samples, sizes, seed=2, epoch=step // 4)
-        assert torch.equal(batch.samples, s.samples(step))
-        assert_same_batches([batch], [render(PLAN, images, batch.samples, params)])
-
-
-def test_a_batch_of_files_is_what_its_crops_give_with_any_number_of_workers():
-    s = stream(large_images(), seed=2)
-    assert s.pixels is None
-    batches = list(s.batches(1, 6))
-    for step, batch in enumerate(batches, start=1):
-        images = [s.images.read(i) for i in s.samples(step).tolist()]
-        crops = []
-        for image, sample in zip(images, batch.samples, strict=True):
-            size = torch.tensor(image.shape[1:])
-            params = draw(PLAN, sample[None], size[None], seed=2, epoch=step // s.steps_per_epoch)
-            mine = [c[:, 0] for c in empty_crops(PLAN, 1)]
-            crop_views(PLAN, image, size, params.boxes[:, 0], params.flip[:, 0], mine)
-            crops.append(mine)
-        together = [torch.stack(group, dim=1) for group in zip(*crops, strict=True)]
-        sizes = torch.tensor([tuple(image.shape[1:]) for image in images])
-        params = draw(PLAN, batch.samples, sizes, seed=2, epoch=step // s.steps_per_epoch)
-        assert_same_batches([batch], [finish(PLAN, together, s.samples(step), params)])
-    state = torch.get_rng_state()
-    assert_same_batches(list(stream(large_images(), seed=2, workers=2).batches(1, 6)), batches)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_memory_and_files_show_the_same_views():
-    crops = ViewPlan(PLAN.views, mean=(0.0,) * 3, std=(1.0,) * 3)
-    sides = [
-        Stream(small_images(memory), crops, batch_size=5, seed=0).batches(0, 4) for memory in (True, False)
-    ]
-    for a, b in zip(*sides, strict=True):
-        assert torch.equal(a.samples, b.samples)
-        for k in (2, 3):  # crop-only: no colour to magnify the rounding of a file's crops
-            assert (a.view(k) - b.view(k)).abs().max() < 1.5 / 255
-
-
-@pytest.mark.parametrize("make", [lambda: small_images(True), large_images], ids=["memory", "files"])
-def test_a_stream_leaves_the_global_random_numbers_alone(make):
-    state, legacy = torch.get_rng_state(), np.random.get_state()[1].copy()
-    list(stream(make()).batches(0, 5))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert np.array_equal(np.random.get_state()[1], legacy)
-
-
-def test_batches_that_cannot_be_are_refused():
-    for size in (1, 0):
-        with pytest.raises(ValueError, match=f"a batch of {size} holds no negatives"):
-            stream(batch_size=size)
-    with pytest.raises(ValueError, match="a batch of 24 is larger than the 23 images"):
-        stream(batch_size=24)
-    assert stream(batch_size=23).steps_per_epoch == 1
-
-
-def broken_folder(root, bad=(2,), count=6):
-    for i in range(count):
-        save(root / f"{i}.png", picture(20 + i, 20))
-    for i in bad:
-        (root / f"{i}.png").write_bytes(b"no image")
-    return Folder(root)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_broken_file_is_left_out_of_its_batch_and_named_once(tmp_path, workers):
-    images, told = broken_folder(tmp_path), []
-    s = Stream(images, PLAN, batch_size=3, seed=0, workers=workers, report=told.append)
-    expected = list(Stream(images, PLAN, batch_size=3, seed=0).batches(0, 4))
-    for step, batch in enumerate(s.batches(0, 4)):
-        whole = s.samples(step).tolist()
-        assert batch.samples.tolist() == [i for i in whole if i != 2]
-        assert [len(g) for g in batch.groups] == [2 * batch.n, 2 * batch.n]
-        assert_same_batches([batch], [expected[step]])
-    assert [e.name for e in told] == [str(tmp_path / "2.png")]
-    assert "\n" not in str(told[0])
-
-
-def test_too_many_broken_files_end_the_stream_with_their_list(tmp_path, monkeypatch):
-    monkeypatch.setattr("ecpp.data.stream.FEW", 1)
-    images = broken_folder(tmp_path, bad=(1, 2, 4), count=12)
-    s = Stream(images, PLAN, batch_size=12, seed=0, max_unreadable=0.2)
-    with pytest.raises(ValueError, match="3 of 12 images cannot be read, and no more than 2") as e:
-        list(s.batches(0, 1))
-    for i in (1, 2, 4):
-        assert f"{i}.png" in str(e.value)
-    assert len(list(Stream(images, PLAN, batch_size=12, seed=0, max_unreadable=0.3).batches(0, 1))) == 1
-    nothing = broken_folder(tmp_path / "all", bad=(0, 1), count=2)
-    with pytest.raises(ValueError, match="of a batch of 2 images 0 could be read"):
-        list(Stream(nothing, PLAN, batch_size=2, seed=0, max_unreadable=1.0).batches(0, 1))
-
-
-def test_broken_files_of_small_images_never_come(tmp_path):
-    fill(tmp_path, *(f"{i}.png" for i in range(7)))
-    (tmp_path / "3.png").write_bytes(b"no image")
-    told = []
-    s = Stream(Folder(tmp_path), PLAN, batch_size=3, seed=0, report=told.append)
-    assert s.steps_per_epoch == 2
-    assert [e.name for e in told] == [str(tmp_path / "3.png")]
-    seen = torch.cat([b.samples for b in s.batches(0, 20)])
-    assert sorted(set(seen.tolist())) == [0, 1, 2, 4, 5, 6]
-
-
-@pytest.mark.parametrize("make", [lambda: small_images(True), large_images], ids=["memory", "files"])
-def test_ranks_share_a_batch(make):
-    whole = list(stream(make(), batch_size=6).batches(0, 4))
-    shares = [list(stream(make(), batch_size=6, rank=r, world=2).batches(0, 4)) for r in range(2)]
-    for batch, *parts in zip(whole, *shares, strict=True):
-        assert torch.equal(batch.samples, torch.cat([p.samples for p in parts]))
-        for k in range(PLAN.k):
-            # the products over half a batch may round the last bit otherwise
-            assert torch.allclose(batch.view(k), torch.cat([p.view(k) for p in parts]), atol=1e-5)
-    with pytest.raises(ValueError, match="a batch of 5 cannot be shared by 2 ranks"):
-        stream(make(), batch_size=5, world=2)
-
-
-def test_what_fails_on_one_rank_is_left_out_at_its_place_on_all(tmp_path):
-    images = broken_folder(tmp_path, bad=())
-    failed = torch.tensor([False, True, False])
-    s = Stream(images, PLAN, batch_size=6, seed=0, world=2, agree=lambda mine: mine | failed)
-    (batch,) = s.batches(0, 1)
-    assert batch.samples.tolist() == s.samples(0)[[0, 2]].tolist()
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_started_in_any_way_give_the_same_views(tmp_path, method):
-    images = broken_folder(tmp_path, bad=())
-    alone = list(Stream(images, PLAN, batch_size=3, seed=0).batches(0, 4))
-    s = Stream(images, PLAN, batch_size=3, seed=0, workers=2, start_method=method)
-    assert_same_batches(list(s.batches(0, 4)), alone)

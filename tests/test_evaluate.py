@@ -7,8 +7,8 @@ from PIL import Image
 from torch import nn
 
 from ecpp.data import open_source, source
-from ecpp.evaluate import LinearProtocol, Preprocess, calibrate, features, knn_accuracy, linear_probe
-from ecpp.evaluate.linear import fit_linear
+from ecpp.evaluate import Preprocess, calibrate, features, knn_accuracy
+from ecpp.evaluate.knn import GRID_K, GRID_TEMPERATURE, Knn, choose_knn, knn_score
 
 PLAIN = Preprocess(16, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 CIFAR = Preprocess(16, (0.49, 0.48, 0.45), (0.2, 0.2, 0.25))
@@ -297,81 +297,30 @@ def test_knn_needs_both_sides():
             knn_accuracy(train, labels[: len(train)], test, labels[: len(test)])
 
 
-# --- the linear probe -----------------------------------------------------------------------------------
-
-SHORT = LinearProtocol(epochs=10, batch_size=32)
-
-
-def test_the_probe_separates_what_can_be_separated():
-    train, labels = clusters(90)
-    test, truth = clusters(60, seed=1)
-    assert linear_probe(train, labels, test, truth, classes=3, protocol=SHORT) == 1.0
-    assert linear_probe(train, labels, test, (truth + 1) % 3, classes=3, protocol=SHORT) == 0.0
-
-
-def test_the_probe_needs_its_bias():
-    x = torch.linspace(1, 2, 100)[:, None]  # on one side of the origin
-    labels = (x[:, 0] > 1.5).long()
-    protocol = LinearProtocol(lr=2.0, epochs=100)
-    assert linear_probe(x, labels, x, labels, classes=2, protocol=protocol) > 0.95
+def test_the_grid_of_knn_asks_training_images_of_each_other():
+    train, labels = clusters(60, spread=0.8)
+    chosen, tried = choose_knn(train, labels)
+    assert set(tried) == {Knn(k, t) for k in (1, 5, 10, 20, 50, 59) for t in GRID_TEMPERATURE}
+    assert set(GRID_K) == {1, 5, 10, 20, 50, 100, 200}
+    for knn in (Knn(1, 0.02), Knn(5, 0.1), Knn(59, 0.5), chosen):
+        right = 0.0
+        for i in range(60):
+            others = [j for j in range(60) if j != i]
+            asked = train[i : i + 1], labels[i : i + 1]
+            right += literal_knn(train[others], labels[others], *asked, knn.k, knn.temperature)
+        assert tried[knn] == pytest.approx(right / 60)
+    assert tried[chosen] == max(tried.values())
+    with pytest.raises(ValueError, match="at least two"):
+        choose_knn(train[:1], labels[:1])
 
 
-def test_the_probe_follows_its_seed():
-    train, labels = clusters(90, spread=0.8)
-    w = [fit_linear(train, labels, classes=3, protocol=SHORT, seed=s) for s in (0, 0, 1)]
-    assert torch.equal(w[0], w[1])
-    assert not torch.allclose(w[0], w[2])
-    state = torch.get_rng_state()
-    fit_linear(train, labels, classes=3, protocol=SHORT)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("protocol", [
-    LinearProtocol(epochs=8, batch_size=32),
-    LinearProtocol(lr=0.3, momentum=0.995, weight_decay=0.05, epochs=5, batch_size=25),
-    LinearProtocol(lr=0.5, momentum=0.0, epochs=20, batch_size=1000),
-], ids=["CIFAR-10", "with decay", "one batch"])  # fmt: skip
-def test_the_probe_trains_as_autograd_would(protocol):
-    train, labels = clusters(90, spread=0.8)
-    g = torch.Generator().manual_seed(5)
-    layer = nn.Linear(8, 3)
-    start = torch.randn(9, 3, generator=g) * 0.01
-    with torch.no_grad():
-        layer.weight.copy_(start[:-1].T)
-        layer.bias.zero_()
-    optimizer = torch.optim.SGD(
-        layer.parameters(), lr=protocol.lr, momentum=protocol.momentum, weight_decay=protocol.weight_decay
-    )
-    total = protocol.epochs * math.ceil(90 / protocol.batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: (1 + math.cos(math.pi * i / total)) / 2)
-    for _ in range(protocol.epochs):
-        for index in torch.randperm(90, generator=g).split(min(90, protocol.batch_size)):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(layer(train[index]), labels[index]).backward()
-            optimizer.step()
-            schedule.step()
-    got = fit_linear(train, labels, classes=3, protocol=protocol, seed=5)
-    assert torch.allclose(got[:-1].T, layer.weight, atol=1e-5)
-    assert torch.allclose(got[-1], layer.bias, atol=1e-5)
-    assert (got - start).abs().max() > 0.3
-    test, truth = clusters(80, seed=1, spread=0.8)
-    expected = (layer(test).argmax(dim=1) == truth).float().mean().item()
-    assert linear_probe(train, labels, test, truth, classes=3, protocol=protocol, seed=5) == pytest.approx(
-        expected
-    )
-
-
-def test_the_labels_of_the_test_images_teach_nothing():
-    train, labels = clusters(90, spread=0.8)
-    test, truth = clusters(60, seed=1, spread=0.8)
-    w = fit_linear(train, labels, classes=3, protocol=SHORT)
-    predicted = (test @ w[:-1] + w[-1]).argmax(dim=1)
-    for answers in (truth, truth.flip(0), torch.zeros(60).long()):
-        got = linear_probe(train, labels, test, answers, classes=3, protocol=SHORT)
-        assert got == pytest.approx((predicted == answers).float().mean().item())
-
-
-def test_the_protocol_describes_itself():
-    words = LinearProtocol(lr=0.7, epochs=33).describe()
-    for part in ("33 epochs", "batch 256", "lr 0.7", "momentum 0.9", "weight decay 0.0", "un-augmented"):
-        assert part in words
+def test_knn_counts_five_answers_and_each_class():
+    train, labels = torch.eye(8) + 0.1 * torch.arange(8.0), torch.arange(8)
+    found = knn_score(train, labels, train[[0, 1, 1, 1]], torch.tensor([0, 1, 7, 0]), Knn(k=3), classes=9)
+    assert found.top1 == 0.5
+    assert (
+        found.top5 == 0.75
+    )  # 7 is among the three that vote for the second; 0 has no vote, so it is no answer
+    assert found.per_class == (0.5, 1.0, None, None, None, None, None, 0.0, None)
+    nobody = knn_score(train[:1], labels[:1], train[1:2], torch.tensor([1]), Knn(k=3), classes=9)
+    assert nobody.top5 == 0.0

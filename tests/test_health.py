@@ -91,9 +91,9 @@ def test_every_epoch_says_how_it_goes(tmp_path, capsys):
     assert [r["rankme"] for r in saved] == [r["rankme"] for r in epochs]
 
 
-def without_what_prevents_it(config):
+def without_what_prevents_it(*arguments):
     """BYOL whose predictor does nothing and whose target is the network itself."""
-    method = build_method(config)
+    method = build_method(*arguments)
     method.predictor = nn.Identity()
     method.target.ema = 0.0
     follow = method.target.follow

@@ -14,7 +14,9 @@ import pytest
 from PIL import Image
 
 from ecpp.report.figures import Series, axis, curves, tick_texts
+from ecpp.report.heat import heat_map, heats, view_groups
 from ecpp.report.page import write_report
+from ecpp.report.read import read_runs
 from ecpp.report.sheet import picture_grid
 from ecpp.report.table import cells, columns, summary
 from ecpp.report.text import count, duration, percent
@@ -230,8 +232,9 @@ def test_other_protocols_and_several_label_counts(tmp_path: Path) -> None:
     evaluation["results"] = [few, *evaluation["results"], aug]
     (run / "evaluation.json").write_text(json.dumps(evaluation))
     page = page_of([run], tmp_path / "r.html")
-    at = page.rows[0].index("linear-aug top-1")
-    assert page.rows[1][at] == "66.0 %"
+    assert "linear-aug top-1" not in page.rows[0]  # the headline stays narrow
+    (row,) = [row for row in page.rows if row[:1] == ["linear-aug"] and len(row) == 3]
+    assert row == ["linear-aug", "50,000", "66.0 %"]
     assert summary([run])[0]["linear_top1"] == 0.61
     assert ["linear", "41.0 %", "38.0 %", "500"] in [row[:4] for row in page.rows]
 
@@ -386,3 +389,58 @@ def test_picture_grid_labels(tmp_path: Path) -> None:
 def test_picture_grid_refuses(tmp_path: Path, rows: Any, words: Any, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         picture_grid(rows, tmp_path / "g.png", **words)
+
+
+# --- pairs of views -------------------------------------------------------------------------------------
+
+
+def with_maps(run: Path, **maps: Any) -> Path:
+    """The run, its last step telling of its pairs."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    step = json.loads(lines[-2]) | maps
+    (run / "metrics.jsonl").write_text("\n".join([*lines[:-2], json.dumps(step), lines[-1]]) + "\n")
+    return run
+
+
+def test_pairs_are_drawn_as_heat_maps_in_groups(tmp_path: Path) -> None:
+    loss = [[0.0] * 4 for _ in range(4)]
+    for i, j, value in ((0, 1, 2.0), (0, 2, 3.0), (0, 3, 5.0), (1, 2, 4.0), (1, 3, 6.0)):
+        loss[i][j] = loss[j][i] = value
+    alike = [[1.0 if i == j else 0.25 for j in range(4)] for i in range(4)]
+    (run,) = read_runs([with_maps(fake_run(tmp_path / "a", views=4), pair_loss=loss, pair_similarity=alike)])
+    first, second = heats(run)
+    assert first.svg.count("<rect") == 10  # both ways
+    assert ">5.00</text>" in first.svg
+    assert first.svg.count(">large<") == first.svg.count(">crop-only<") == 2
+    assert "large–large 2.00, with a crop-only view 4.50" in first.caption
+    assert "Blank pairs do not teach." in first.caption
+    assert second.svg.count("<rect") == 12
+    assert "Blank" not in second.caption
+    page = write_report([run.path], tmp_path / "page.html").read_text()
+    assert "<h2>Pairs of views</h2>" in page
+    assert first.svg in page
+
+
+def test_views_are_grouped_by_kind_and_size() -> None:
+    plan = (
+        [{"size": 224, "kind": "SimCLR"}] * 2
+        + [{"size": 96, "kind": "SimCLR"}]
+        + [{"size": 96, "kind": "crop-only"}]
+    )
+    assert view_groups(plan) == ["large", "large", "small", "crop-only"]
+
+
+@pytest.mark.parametrize("value", [[[1.0, 2.0]], "none", [[None] * 4] * 4])
+def test_what_is_no_matrix_of_all_views_is_not_drawn(tmp_path: Path, value: Any) -> None:
+    (run,) = read_runs([with_maps(fake_run(tmp_path / "a", views=4), pair_loss=value)])
+    assert heats(run) == []
+    assert "Pairs of views" not in write_report([run.path], tmp_path / "page.html").read_text()
+
+
+def test_many_views_are_drawn_without_numbers_and_two_not_at_all(tmp_path: Path) -> None:
+    values = {(i, j): float(i + j) for i in range(14) for j in range(14) if i != j}
+    svg = heat_map(values, ["large"] * 14, "t")
+    assert svg.count("<rect") == 182
+    assert ">5.00</text>" not in svg
+    (run,) = read_runs([with_maps(fake_run(tmp_path / "a", views=2), pair_loss=[[0.0, 1.0], [1.0, 0.0]])])
+    assert heats(run) == []

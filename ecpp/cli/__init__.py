@@ -11,6 +11,12 @@ COMMANDS = {
     "resume": ("train", "go on with a run that was stopped: ecpp resume RUN"),
     "evaluate": ("judge", "kNN and linear accuracy of a run: ecpp evaluate RUN [SOURCE]"),
     "report": ("judge", "one page about one or several runs: ecpp report RUN..."),
+    "export": ("export", "the encoder for timm, torchvision, ONNX or torch.export, proven: ecpp export RUN"),
+    "embed": ("export", "the embeddings of all images in one file: ecpp embed RUN SOURCE --out FILE"),
+    "neighbours": (
+        "export",
+        "which images are most like a given one: ecpp neighbours RUN SOURCE --query IMAGE",
+    ),
     "scan": ("sources", "what is in a folder of images, and which files are bad: ecpp scan SOURCE"),
     "pack": ("sources", "a source written once into one store that opens at once: ecpp pack SOURCE DST"),
     "plan": ("look", "the views, pairs and cost of a setting, before spending anything"),

@@ -1,7 +1,9 @@
 """`ecpp evaluate` and `ecpp report`."""
 
+import os
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tyro
@@ -11,12 +13,21 @@ from ecpp.cli.options import read
 
 @dataclass(frozen=True)
 class Evaluate:
-    """kNN and linear accuracy of a run's encoder beside a random one's; also in RUN/evaluation.json."""
+    """Accuracies of a run's encoder, each by the name of its protocol and beside a random encoder's.
+
+    Also in RUN/evaluation.json, where those of earlier calls on the same data stay. Protocols: linear,
+    linear-sweep, knn, knn-grid, semi-1, semi-10 on frozen features; linear-aug, finetune, supervised,
+    semi-1-finetune, semi-10-finetune on augmented images.
+    """
 
     run: tyro.conf.Positional[Path]
     """The run folder."""
     source: tyro.conf.Positional[str | None] = None
     """Labelled images with train and test splits ; None takes the run's own source."""
+    protocols: str = "linear,knn"
+    """Names of protocols, with commas between them."""
+    transfer: tuple[str, ...] = ()
+    """Other labelled sources with classes of their own, judged by linear-sweep as transfer:NAME."""
     val: str | None = None
     """Labelled images to count on, if the source has no test split of its own."""
     limit: int | None = None
@@ -25,6 +36,16 @@ class Evaluate:
     """Processes that decode large images; None takes as many as the run."""
     momentum: float | None = None
     """Momentum of the linear probe; None takes the paper's: 0.9, or 0.995 for ImageNet's look (a misprint?)."""
+    epochs: int | None = None
+    """Epochs of linear-aug, finetune and supervised; None takes 100, 30 and 30."""
+    lr: float | None = None
+    """Learning rate of finetune and supervised; None takes 0.1."""
+    recalibrate_bn: bool = False
+    """Take BatchNorm statistics anew from training images of the large size; the protocols are then called NAME+bn."""
+    cache: bool = True
+    """Keep frozen features in RUN/features (at most 8 GiB) and use them again."""
+    curve: bool = False
+    """Judge the encoder of every epoch by linear instead, into RUN/curve.json; needs pretrain --keep-epochs."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +62,43 @@ class Report:
 
 def evaluate(argv: list[str]) -> None:
     options = read(Evaluate, "evaluate", argv)
-    from ecpp.run import evaluate_run
+    from ecpp.run import curve_of_run, evaluate_run
 
-    result = evaluate_run(
-        options.run,
-        options.source,
-        val=options.val,
-        limit=options.limit,
-        workers=options.workers,
-        momentum=options.momentum,
-    )
-    print_table([options.run])
+    values = asdict(options)
+    protocols, curve = values.pop("protocols"), values.pop("curve")
+    if curve:
+        used = ("run", "source", "val", "limit", "workers", "momentum")
+        curve_of_run(**{name: values[name] for name in used}, say=_say)
+        print(options.run / "curve.json")
+        return
+    names = [name.strip() for name in protocols.split(",") if name.strip()]
+    result = evaluate_run(**values, protocols=names, say=_say)
+    if os.environ.get("RANK", "0") != "0":  # torchrun's other processes
+        return
+    _print_protocols(options.run)
     for r in result["results"]:
         print(f"{r['protocol']}: {r['details']}")
     print(options.run / "evaluation.json")
+
+
+def _print_protocols(run: Path) -> None:
+    """The protocols of one run, one row each."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from ecpp.report import HEADS, protocol_rows, read_runs
+
+    table = Table()
+    for i, head in enumerate(HEADS):
+        table.add_column(head, no_wrap=i == 0)
+    for row in protocol_rows(read_runs([run])[0]):
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def report(argv: list[str]) -> None:

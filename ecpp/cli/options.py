@@ -22,7 +22,7 @@ def read(kind: type[T], command: str, argv: list[str], config: Config | None = N
         prog=f"ecpp {command}",
         args=argv,
         default=default,
-        config=(tyro.conf.FlagConversionOff, tyro.conf.HelptextFromCommentsOff),
+        config=(tyro.conf.HelptextFromCommentsOff,),
     )
     return cast(T, options)
 

@@ -1,7 +1,6 @@
 """`ecpp scan` and `ecpp pack`: what is in a source, and the same in a form that opens at once."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +8,7 @@ from typing import Any, Literal
 import tyro
 
 from ecpp.cli.options import read
+from ecpp.cli.progress import progress_bar
 
 LISTED = 20  # names or groups of names in a list on the terminal
 
@@ -63,7 +63,7 @@ def scan(argv: list[str]) -> None:
     from ecpp.data.scan import scan as look
     from ecpp.run.folder import write_json
 
-    with _progress("scanning") as progress:
+    with progress_bar("scanning") as progress:
         report = look(
             options.source,
             limit=options.limit,
@@ -82,7 +82,7 @@ def pack(argv: list[str]) -> None:
     options = read(Pack, "pack", argv)
     from ecpp.data.pack import pack as write
 
-    with _progress("packing") as progress:
+    with progress_bar("packing") as progress:
         report = write(
             options.source,
             options.dst,
@@ -101,19 +101,6 @@ def pack(argv: list[str]) -> None:
         bad = [f"{u['split']}/{u['name']}: {u['reason']}" for u in report.unreadable]
         lines += _first(bad, str(options.dst / "unreadable.json"))
     _print(lines)
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -1,8 +1,8 @@
 """From bytes to decoded images, and which of them come when."""
 
-from ecpp.data.decode import Unreadable
 from ecpp.data.source import Images, Splits, Subset, check_classes, open_source, subset, take
 from ecpp.data.stream import Stream
+from ecpp.data.unreadable import Unreadable
 from ecpp.data.workers import by_workers
 
 __all__ = [

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ecpp.data.decode import Encoded, Unreadable
+from ecpp.data.decode import Encoded
 from ecpp.data.source import Images
+from ecpp.data.unreadable import Unreadable
 from ecpp.views import ViewPlan
 from ecpp.views.draws import geometry, numbers
 from ecpp.views.render import crop_views, empty_crops, reduction

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ecpp.data.decode import Unreadable
 from ecpp.data.source import Images
+from ecpp.data.unreadable import Unreadable
 
 T = TypeVar("T")
 

@@ -1,6 +1,7 @@
 """Data sets that torchvision knows how to download."""
 
 import inspect
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ecpp.data.decode import to_channels
-from ecpp.data.source import Decoded, Splits, decode_all
+from ecpp.data.decode import from_pil
+from ecpp.data.source import HELD_OUT, Decoded, Splits, decode_all
+from ecpp.data.unreadable import named
 
 CACHE = Path("~/.cache/ecpp/torchvision")
 
@@ -31,10 +33,15 @@ class TorchvisionImages:
         return f"{type(self.dataset).__name__} {index}"
 
     def read(self, index: int) -> Tensor:
-        from torchvision.transforms.functional import pil_to_tensor
+        from PIL import Image
 
-        image: Tensor = pil_to_tensor(self.dataset[index][0].convert("RGB"))
-        return to_channels(image, self.channels, self.name(index))
+        with named(self.name(index)):
+            image = self.dataset[index][0]
+            if isinstance(image, Image.Image):
+                return from_pil(image, self.channels)
+        raise ValueError(
+            f"{self.name(index)} is a {type(image).__name__}: only data sets of images can be taken"
+        )
 
     def encoded(self, index: int) -> None:
         """torchvision keeps the files to itself."""
@@ -56,22 +63,29 @@ def open_torchvision(name: str, *, channels: int = 3) -> Splits:
         near = [n for n in datasets.__all__ if n.lower().startswith(name[:3].lower())]
         raise ValueError(f"torchvision has no data set {name!r}; near: {', '.join(near) or 'none'}")
     accepted = inspect.signature(kind).parameters
+    create: Any = kind
     common: dict[str, Any] = {}
     if "root" in accepted:
         common["root"] = str(CACHE.expanduser() / name)
     if "download" in accepted:
         common["download"] = True
 
-    def split(train: bool) -> Any:
-        if "train" in accepted:
-            return kind(**common | {"train": train})
-        if "split" in accepted:
-            return kind(**common | {"split": "train" if train else "test"})
-        return kind(**common) if train else None
-
     try:
-        train, test = split(True), split(False)
+        if "train" in accepted:
+            train, test = (create(**common, train=side) for side in (True, False))
+        elif "split" in accepted:
+            train, test = create(**common, split="train"), _held_out(create, common)
+        else:
+            train, test = create(**common), None
     except (OSError, RuntimeError, TypeError, ValueError) as e:
         raise ValueError(f"torchvision could not open {name}: {e}") from e
     held_out = None if test is None else TorchvisionImages(test, channels=channels)
     return Splits(TorchvisionImages(train, channels=channels), held_out)
+
+
+def _held_out(create: Any, common: dict[str, Any]) -> Any:
+    """The first split to count on that a data set knows; those that are unknown are ValueErrors."""
+    for split in HELD_OUT:
+        with suppress(ValueError):
+            return create(**common, split=split)
+    return None

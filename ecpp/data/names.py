@@ -31,6 +31,13 @@ class Names:
         return (self[i] for i in range(len(self)))
 
 
+# Line breaks and what terminals obey.
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))} | {
+    0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x2028: "\\u2028", 0x2029: "\\u2029",
+}  # fmt: skip
+
+
 def printable(name: bytes) -> str:
-    """A file's name as text that any terminal and any file takes: bytes that are no UTF-8 become \\xNN."""
-    return name.decode("utf-8", "backslashreplace")
+    """A file's name as one line of text that any terminal and any file takes: bytes that are no UTF-8 become \\xNN."""
+    text = name.decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else text.translate(_CONTROLS)

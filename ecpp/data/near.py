@@ -24,6 +24,11 @@ def pixel_hash(image: Tensor) -> tuple[int, int]:
 
 def difference_hash(image: Tensor) -> int | None:
     """64 bits: where the grey picture, reduced to 8×9, gets darker from left to right. None for plain pictures."""
+    most = (16 * ROWS, 16 * (COLUMNS + 1))
+    if (
+        image.shape[1] > most[0] and image.shape[2] > most[1]
+    ):  # as bytes, so that photographs take little memory
+        image = F.interpolate(image[None], most, mode="bilinear", antialias=True)[0]
     weights = (
         torch.tensor([0.299, 0.587, 0.114]) if len(image) == 3 else torch.full((len(image),), 1 / len(image))
     )

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from ecpp.data.decode import Unreadable, open_image
+from ecpp.data.decode import open_image
 from ecpp.data.each import each
 from ecpp.data.packed import ABOUT, FORMAT, LEFT_OUT, VERSION, PackImages, is_pack, open_pack
 from ecpp.data.source import IN_MEMORY_SIDE, Images, open_source
+from ecpp.data.unreadable import Unreadable
 from ecpp.data.writer import SplitWriter, Stored
 
 if TYPE_CHECKING:

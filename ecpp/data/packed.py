@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ecpp.data.decode import Unreadable, decode
+from ecpp.data.decode import decode
 from ecpp.data.names import printable
 from ecpp.data.npy import Array, open_array
 from ecpp.data.source import IN_MEMORY_BYTES, IN_MEMORY_SIDE, Decoded, Splits, decode_all
+from ecpp.data.unreadable import Unreadable
 
 FORMAT, VERSION = "ecpp pack", 1
 ABOUT = "pack.json"

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ecpp.data import near as nearness
-from ecpp.data.decode import Unreadable, open_image
+from ecpp.data.decode import open_image
 from ecpp.data.each import each
 from ecpp.data.source import Images, open_source, subset
+from ecpp.data.unreadable import Unreadable
 
 SMALL = 32  # pixels: few views can be cut from images whose shorter side is below
 _MOST_COMMON = 5

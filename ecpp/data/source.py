@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ecpp.data.decode import Unreadable
+from ecpp.data.unreadable import Unreadable
 
 IN_MEMORY_SIDE = 96  # images up to this side and of one size are kept in memory, as uint8,
 IN_MEMORY_BYTES = 4 << 30  # while they take no more than this
@@ -206,11 +206,13 @@ def _open(name: str, channels: int) -> Splits:
 def only_classes(splits: Splits, file: Path) -> Splits:
     """The images of the classes that a file names, one a line; otherwise its first word, as in lists of synsets."""
     try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
     except FileNotFoundError:
         raise FileNotFoundError(
             f"there is no list of classes {file}: it is a text file, one class a line"
         ) from None
+    except UnicodeDecodeError as e:
+        raise ValueError(f"{file} is no list of classes: it should be text in UTF-8, one a line ({e})") from e
     known = set(splits.train.classes)
     wanted = sorted({line if line in known else line.split()[0] for line in lines if line and line[0] != "#"})
     if not wanted:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ecpp.data.ahead import ahead
 from ecpp.data.crops import Cut, Cutter, Key
-from ecpp.data.decode import Unreadable
 from ecpp.data.source import Images
+from ecpp.data.unreadable import Unreadable
 from ecpp.data.workers import by_workers
 from ecpp.views import ViewBatch, ViewPlan, draw, finish, make
 from ecpp.views.draws import to_device, uniform
@@ -26,8 +26,9 @@ class Stream:
 
     Of `world` ranks each gets its share of a batch. An image that cannot be read is left out: one in memory
     before training, a file when it fails, and then of its batch on every rank alike, so that all shares
-    stay equal (`agree` joins the ranks' words on what failed). `report` is told once of each; when they are
-    more than `max_unreadable` of all, and more than a few, the stream ends with their list.
+    stay equal: `agree` is given a row of booleans and says of each whether it is true on any rank. `report` is
+    told once of each; when they are more than `max_unreadable` of all, and more than a few, the stream ends
+    with their list.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class Stream:
         self.usable = torch.arange(len(images))  # by their index: all images that may come
         if decoded is not None and decoded.unreadable:
             self.usable = torch.tensor([i for i in range(len(images)) if i not in decoded.unreadable])
-            self._leave_out(decoded.unreadable)
+            self._note(decoded.unreadable)
+            if self._too_many():
+                raise ValueError(self._sentence())
         self._check_batch()
         self._epoch, self._epoch_order = -1, torch.empty(0)  # the order that was last asked for
 
@@ -129,32 +132,43 @@ class Stream:
 
     def _readable(self, cut: Cut) -> Cut:
         """The batch without what failed here, and what failed at the same places on other ranks."""
-        failed = torch.zeros(len(cut.samples), dtype=torch.bool)
-        failed[list(cut.unreadable)] = True
-        self._leave_out({int(cut.samples[place]): error for place, error in cut.unreadable.items()})
-        failed = self.agree(failed)
-        if not failed.any():
+        mine = torch.zeros(len(cut.samples) + 1, dtype=torch.bool)
+        mine[list(cut.unreadable)] = True
+        self._note({int(cut.samples[place]): error for place, error in cut.unreadable.items()})
+        mine[-1] = self._too_many()  # ranks must end together, or the others would wait for one that is gone
+        agreed = self.agree(mine)
+        if agreed[-1]:
+            raise ValueError(self._sentence())
+        kept = (~agreed[:-1]).nonzero()[:, 0]
+        if len(kept) == len(cut.samples):
             return cut
-        kept = (~failed).nonzero()[:, 0]
         if len(kept) < 2:
             raise ValueError(
-                f"of a batch of {len(failed)} images {len(kept)} could be read: are the files still there?\n"
+                f"of a batch of {len(cut.samples)} images {len(kept)} could be read: are the files still there?\n"
                 + self._list()
             )
         return cut.keep(kept)
 
-    def _leave_out(self, errors: dict[int, Unreadable]) -> None:
+    def _note(self, errors: dict[int, Unreadable]) -> None:
         for sample, error in errors.items():
             if sample not in self.unreadable:
                 self.unreadable[sample] = error
                 self.report(error)
-        most = max(FEW, self.max_unreadable * len(self.images))
-        if len(self.unreadable) > most:
-            raise ValueError(
-                f"{len(self.unreadable):,} of {len(self.images):,} images cannot be read, and no more than {most:,.0f} "
-                f"are borne: mend them, or raise --max-unreadable. `ecpp scan` lists all; the first ones are\n"
-                + self._list()
-            )
+
+    @property
+    def _most(self) -> float:
+        return max(FEW, self.max_unreadable * len(self.images))
+
+    def _too_many(self) -> bool:
+        return len(self.unreadable) > self._most
+
+    def _sentence(self) -> str:
+        where = "" if self.world == 1 else f" (this is what rank {self.rank} of {self.world} met)"
+        return (
+            f"{len(self.unreadable):,} of {len(self.images):,} images cannot be read, and no more than "
+            f"{self._most:,.0f} are borne{where}: mend them, or raise --max-unreadable. `ecpp scan` lists all; the "
+            "first ones are\n" + self._list()
+        )
 
     def _list(self) -> str:
         errors = list(self.unreadable.values())

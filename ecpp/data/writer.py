@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ecpp.data.decode import Unreadable
 from ecpp.data.npy import HEADER, Growing
 from ecpp.data.source import Images
+from ecpp.data.unreadable import Unreadable
 
 
 class Stored(NamedTuple):

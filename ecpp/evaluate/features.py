@@ -1,5 +1,6 @@
 """Frozen features, each image once, in the order of the source."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -7,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ecpp import distributed
 from ecpp.data import Images, Unreadable, by_workers, take
+from ecpp.model import probe
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,19 @@ class _Prepare:
         return Batch(torch.stack(out) if out else empty, torch.tensor(index).long(), tuple(unreadable))
 
 
-def batches(images: Images, preprocess: Preprocess, *, batch_size: int, workers: int = 0) -> Iterator[Batch]:
-    """All images in order."""
+def batches(
+    images: Images,
+    preprocess: Preprocess,
+    *,
+    batch_size: int,
+    workers: int = 0,
+    rank: int = 0,
+    world: int = 1,
+) -> Iterator[Batch]:
+    """All images in order; of several ranks each gets every world-th batch."""
     decoded = images.in_memory()
-    parts = torch.split(torch.arange(len(images)), batch_size)
+    # Whole batches: an encoder's rounding may depend on how many images it sees together.
+    parts = torch.split(torch.arange(len(images)), batch_size)[rank::world]
     if decoded is None:
         channel = preprocess.size**2 * batch_size
         yield from by_workers(
@@ -116,22 +128,40 @@ def features(
     workers: int = 0,
     bf16: bool = False,
 ) -> Features:
-    """The output of the frozen encoder for every image that can be read, once."""
+    """The output of the frozen encoder for every image that can be read, once; ranks share the work, each has all."""
     was_training = encoder.training
     encoder.eval()
     device = next(encoder.parameters()).device
-    values, index = [], []
-    unreadable: list[Unreadable] = []
-    for part in batches(images, preprocess, batch_size=batch_size, workers=workers):
+    rank, world = distributed.rank(), distributed.world()
+    values, index = list[Tensor](), list[Tensor]()
+    unreadable = list[Unreadable]()
+    for part in batches(images, preprocess, batch_size=batch_size, workers=workers, rank=rank, world=world):
         unreadable += part.unreadable
         if len(part.index):
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
                 values.append(encoder(preprocess.normalise(part.images.to(device))).float().cpu())
             index.append(part.index)
+    if world > 1:
+        width = values[0].shape[1] if values else probe(encoder, [preprocess.size], channels=images.channels)
+        values = [distributed.gather_rows(torch.cat([torch.empty(0, width), *values]))]
+        index = [distributed.gather_rows(torch.cat([torch.empty(0).long(), *index]))]
+        unreadable = _gather_errors(unreadable)
+        values, index = (values, index) if len(index[0]) else ([], [])
     encoder.train(was_training)
     if not values:
         raise ValueError(f"none of the {len(images)} images can be read, such as {unreadable[0]}")
-    return Features(torch.cat(values), torch.cat(index), tuple(unreadable))
+    rows, place = torch.cat(values), torch.cat(index)
+    if world > 1:
+        order = place.argsort()
+        rows, place = rows[order], place[order]
+    return Features(rows, place, tuple(unreadable))
+
+
+def _gather_errors(errors: list[Unreadable]) -> list[Unreadable]:
+    """The errors of all ranks, sent as bytes."""
+    lines = "".join(json.dumps([e.name, e.reason]) + "\n" for e in errors).encode()
+    everyone = distributed.gather_rows(torch.tensor(list(lines), dtype=torch.uint8))
+    return [Unreadable(*json.loads(line)) for line in bytes(everyone.tolist()).splitlines()]
 
 
 @torch.no_grad()

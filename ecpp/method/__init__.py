@@ -35,11 +35,13 @@ class Entry(NamedTuple):
         return getattr(import_module(module), name)
 
 
+_FOLLOWS = ("ema", "ema_schedule", "ema_per_pair", "target_views")  # those with a slowly moving target
+
 METHODS = {
     "simclr": Entry("ecpp.method.simclr:SimCLR", "SimCLR", ("tau", "loss")),
-    "byol": Entry("ecpp.method.byol:BYOL", "BYOL", ("ema", "ema_per_pair", "target_views")),
+    "byol": Entry("ecpp.method.byol:BYOL", "BYOL", _FOLLOWS),
     "simsiam": Entry("ecpp.method.simsiam:SimSiam", "SimSiam", ("stop_gradient", "target_views")),
-    "mocov3": Entry("ecpp.method.mocov3:MoCoV3", "MoCo v3", ("tau", "ema", "ema_per_pair", "target_views")),
+    "mocov3": Entry("ecpp.method.mocov3:MoCoV3", "MoCo v3", ("tau", *_FOLLOWS)),
     "barlow": Entry("ecpp.method.barlow:BarlowTwins", "Barlow Twins", (), 512, 3),
     "vicreg": Entry("ecpp.method.vicreg:VICReg", "VICReg", (), 512, 3),
     "wmse": Entry("ecpp.method.wmse:WMSE", "W-MSE", (), 32),

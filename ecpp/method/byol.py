@@ -5,7 +5,7 @@ from typing_extensions import Unpack
 
 from ecpp import objective
 from ecpp.method.parts import Method, Shared, Step, TargetViews, project
-from ecpp.method.target import Target, predict
+from ecpp.method.target import EMASchedule, Target, predict
 from ecpp.model import mlp
 from ecpp.objective.diagnostics import similarities
 from ecpp.objective.directed import regression_terms
@@ -22,13 +22,14 @@ class BYOL(Method):
         predictor: nn.Module,
         *,
         ema: float = 0.99,
+        ema_schedule: EMASchedule = "cosine",
         ema_pairs: int = 1,
         target_views: TargetViews = "all",
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(encoder, projector, **shared)
         self.predictor, self.target_views = predictor, target_views
-        self.target = Target(encoder, projector, ema=ema, ema_pairs=ema_pairs)
+        self.target = Target(encoder, projector, ema=ema, schedule=ema_schedule, pairs=ema_pairs)
 
     @staticmethod
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:

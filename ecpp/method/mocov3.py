@@ -3,11 +3,12 @@
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from ecpp import objective
 from ecpp.method.parts import Method, Shared, Step, TargetViews, project
-from ecpp.method.target import Target, predict, towards
+from ecpp.method.target import EMASchedule, Target, predict, towards
 from ecpp.model import mlp
 from ecpp.objective.diagnostics import mean_over, positive_share, similarities
-from ecpp.objective.directed import contrast, contrast_terms
+from ecpp.objective.directed import contrast_terms
 from ecpp.views import ViewBatch
 
 
@@ -22,13 +23,14 @@ class MoCoV3(Method):
         *,
         tau: float = 0.2,
         ema: float = 0.99,
+        ema_schedule: EMASchedule = "cosine",
         ema_pairs: int = 1,
         target_views: TargetViews = "all",
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(encoder, projector, **shared)
         self.predictor, self.tau, self.target_views = predictor, tau, target_views
-        self.target = Target(encoder, projector, ema=ema, ema_pairs=ema_pairs)
+        self.target = Target(encoder, projector, ema=ema, schedule=ema_schedule, pairs=ema_pairs)
 
     @staticmethod
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:
@@ -43,7 +45,7 @@ class MoCoV3(Method):
         return project(self.predictor, z), keys, z.detach()
 
     def compare(self, batch: ViewBatch, q: Tensor, keys: Tensor, z: Tensor, *, diagnose: bool) -> Step:
-        loss, per_pair = predict(self, batch, q, keys, contrast, contrast_terms, tau=self.tau)
+        loss, per_pair = predict(self, batch, q, keys, objective.cross, contrast_terms, tau=self.tau)
         if not diagnose:
             return Step(loss, {})
         share = mean_over(towards(self, batch, keys), positive_share(q, keys, tau=self.tau))

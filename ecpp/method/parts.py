@@ -34,7 +34,6 @@ class Shared(TypedDict, total=False):
 class Method(nn.Module):
     """What the training loop trains: called with a ViewBatch it gives a Step."""
 
-    pairs: Tensor | None
     compare: Callable[..., Step]
     """(batch, *embeddings, diagnose): the loss of the embeddings of all images, and what there is to see of them."""
 
@@ -50,7 +49,8 @@ class Method(nn.Module):
         super().__init__()
         self.encoder, self.projector = encoder, projector
         self.pair_reduction, self.bn_mode = pair_reduction, bn_mode
-        self.register_buffer("pairs", pairs, persistent=False)
+        # No buffer: it stays on the CPU, where an objective can read it without stopping a GPU.
+        self.pairs = pairs
 
     def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
         """The loss of the embeddings of all processes, of which each computes its own."""

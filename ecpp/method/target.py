@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +12,27 @@ from ecpp.model.momentum import Momentum, ema_tau
 from ecpp.objective import directed
 from ecpp.views import ViewBatch
 
+EMASchedule = Literal["cosine", "constant"]
+
 
 class Target(nn.Module):
     """A copy of encoder and projector that follows them after every step, by `ema` at the start of training.
 
-    It moves as if the step had been `ema_pairs` of them: by tau to that power.
+    It moves as if each step had been `pairs` of them: by tau to that power.
     """
 
-    def __init__(self, encoder: nn.Module, projector: nn.Module, *, ema: float, ema_pairs: int = 1) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        projector: nn.Module,
+        *,
+        ema: float,
+        schedule: EMASchedule = "cosine",
+        pairs: int = 1,
+    ) -> None:
         super().__init__()
         self.encoder, self.projector = Momentum(encoder), Momentum(projector)
-        self.ema, self.ema_pairs = ema, ema_pairs
+        self.ema, self.schedule, self.pairs = ema, schedule, pairs
 
     @torch.no_grad()
     def forward(self, batch: ViewBatch, bn_mode: BNMode, target_views: TargetViews) -> Tensor:
@@ -30,7 +40,7 @@ class Target(nn.Module):
         return project(self.projector, encode(self.encoder, batch, bn_mode, target_views))
 
     def follow(self, encoder: nn.Module, projector: nn.Module, progress: float) -> None:
-        tau = ema_tau(self.ema, progress) ** self.ema_pairs
+        tau = (ema_tau(self.ema, progress) if self.schedule == "cosine" else self.ema) ** self.pairs
         self.encoder.update(encoder, tau)
         self.projector.update(projector, tau)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,14 @@ from torch import Tensor, nn
 from ecpp.model.resnet import LAYERS, ResNet
 
 SMALL_IMAGE = 64  # up to this size a ResNet keeps the resolution in its stem
+STANDARD_WIDTH = 64  # channels of a ResNet's first stage
+
+
+class Entry(NamedTuple):
+    """What timm calls an encoder: `timm.create_model(name, **arguments)` builds it."""
+
+    name: str
+    arguments: dict[str, Any]
 
 
 def create_encoder(
@@ -24,17 +32,44 @@ def create_encoder(
 
     `width` narrows a ResNet (64 is the standard), `small_stem` is for ResNets too (default: up to 64 px).
     """
+    small_stem = _check(name, size, width, small_stem)
+    if name in LAYERS:
+        return ResNet(name, width=width or STANDARD_WIDTH, small_stem=small_stem, channels=channels)
+    return _from_timm(name, size, channels)[0]
+
+
+def timm_entry(
+    name: str,
+    *,
+    size: int,
+    width: int | None = None,
+    small_stem: bool | None = None,
+    channels: int = 3,
+) -> Entry:
+    """How timm builds what `create_encoder` builds: by its own name, or by one that `import ecpp.model` registers."""
+    small_stem = _check(name, size, width, small_stem)
+    if name not in LAYERS:
+        return Entry(name, _from_timm(name, size, channels)[1])
+    width = width or STANDARD_WIDTH
+    arguments: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
+    if width == STANDARD_WIDTH and not small_stem and name != "resnet10":
+        return Entry(name, arguments)
+    return Entry(f"ecpp_{name}", arguments | {"width": width, "small_stem": small_stem})
+
+
+def _check(name: str, size: int, width: int | None, small_stem: bool | None) -> bool:
+    """Whether it gets the stem for small images; a sentence if it cannot be built."""
     if small_stem is None:
         small_stem = name in LAYERS and size <= SMALL_IMAGE
     if name not in LAYERS:
         _check_known(name)
-    if name not in LAYERS and (width is not None or small_stem):
-        raise ValueError(f"width and the stem for small images are for {', '.join(LAYERS)}, not for {name!r}")
+        if width is not None or small_stem:
+            raise ValueError(
+                f"width and the stem for small images are for {', '.join(LAYERS)}, not for {name!r}"
+            )
     if width is not None and width < 1:
         raise ValueError(f"the width of an encoder must be at least 1, but is {width}")
-    if name in LAYERS:
-        return ResNet(name, width=width or 64, small_stem=small_stem, channels=channels)
-    return _from_timm(name, size, channels)
+    return small_stem
 
 
 def _check_known(name: str) -> None:
@@ -45,7 +80,8 @@ def _check_known(name: str) -> None:
         raise ValueError(f"there is no encoder {name!r} in ecpp or timm; near: {', '.join(near) or 'none'}")
 
 
-def _from_timm(name: str, size: int, channels: int) -> nn.Module:
+def _from_timm(name: str, size: int, channels: int) -> tuple[nn.Module, dict[str, Any]]:
+    """The model, and the arguments that timm built it with."""
     import timm
 
     arguments: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
@@ -60,7 +96,7 @@ def _from_timm(name: str, size: int, channels: int) -> nn.Module:
         ]
     for attempt in tries:
         try:
-            return timm.create_model(name, **attempt)
+            return timm.create_model(name, **attempt), attempt
         except (TypeError, ValueError, AssertionError, RuntimeError) as e:
             reason = str(e)
     raise ValueError(f"timm cannot build {name!r} for views of {size} px: {reason}")

@@ -19,11 +19,22 @@ LAYERS: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...]]] =
 class ResNet(nn.Module):
     """A ResNet whose stages are `width`, 2, 4 and 8 times `width` wide; (B, C, H, W) to (B, num_features).
 
-    `small_stem` is the stem for images up to 64 px: a 3×3 convolution of stride 1 and no pooling.
+    `small_stem` is the stem for images up to 64 px: a 3×3 convolution of stride 1 and no pooling. With
+    `num_classes` a linear classifier follows. The methods beside `forward` are those that timm's models have.
     """
 
-    def __init__(self, name: str, *, width: int = 64, small_stem: bool = False, channels: int = 3) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        width: int = 64,
+        small_stem: bool = False,
+        channels: int = 3,
+        num_classes: int = 0,
+        drop_rate: float = 0.0,
+    ) -> None:
         super().__init__()
+        self.drop_rate = drop_rate
         block, layers = LAYERS[name]
         if small_stem:
             self.conv1 = nn.Conv2d(channels, width, 3, stride=1, padding=1, bias=False)
@@ -46,12 +57,35 @@ class ResNet(nn.Module):
                 before = after
             self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
         self.num_features = before
+        self.reset_classifier(num_classes)
         for m in self.modules():
             if isinstance(m, nn.Conv2d):
                 nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, num_features, h, w)."""
         x = self.maxpool(self.act1(self.bn1(self.conv1(x))))
         for stage in range(1, 5):
             x = self.get_submodule(f"layer{stage}")(x)
-        return torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1)
+        return x
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """(B, num_features, h, w) to (B, num_features), or with a classifier to (B, num_classes)."""
+        x = torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1)
+        if self.drop_rate:
+            x = nn.functional.dropout(x, self.drop_rate, self.training)
+        return x if pre_logits else self.fc(x)
+
+    def get_classifier(self) -> nn.Module:
+        return self.fc
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """A new linear classifier; 0 classes take it away."""
+        self.num_classes = num_classes
+        device = self.conv1.weight.device
+        self.fc: nn.Module = nn.Identity()
+        if num_classes:
+            self.fc = nn.Linear(self.num_features, num_classes, device=device)

@@ -40,18 +40,6 @@ def contrast_terms(q: Tensor, keys: Tensor, *, tau: float) -> Tensor:
         return (s.logsumexp(dim=3) - s.diagonal(dim1=2, dim2=3)).mean(dim=2) / 2
 
 
-def contrast(
-    q: Tensor,
-    keys: Tensor,
-    pairs: Tensor | None = None,
-    *,
-    tau: float,
-    pair_reduction: Literal["sum", "mean"] = "sum",
-) -> Tensor:
-    terms = contrast_terms(q, keys, tau=tau)
-    return join(terms, graphs.resolve(pairs, len(q), q.device), pair_reduction)
-
-
 def join(terms: Tensor, towards: Tensor, pair_reduction: Literal["sum", "mean"] = "sum") -> Tensor:
     """The terms (K, L) of the directions that are taught, as one loss; "mean" takes two directions for a pair."""
     total = torch.where(towards, terms, 0).sum()

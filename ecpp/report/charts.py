@@ -29,7 +29,11 @@ def charts(runs: Sequence[Run]) -> tuple[list[Chart], list[str]]:
     """The charts that have data, and a sentence for each one that has none."""
     drawn: list[Chart] = []
     absent: list[str] = []
-    for make in (_loss, _knn_by_epoch, _knn_by_passes, _knn_by_seconds, _spread):
+    curves_there = any(run.curve for run in runs)  # they are made when asked for: none are missed
+    linear = (
+        (_linear_by_epoch, _linear_by_pairs, _linear_by_passes, _linear_by_seconds) if curves_there else ()
+    )
+    for make in (_loss, *linear, _knn_by_epoch, _knn_by_passes, _knn_by_seconds, _spread):
         chart = make(runs)
         if isinstance(chart, Chart):
             drawn.append(chart)
@@ -73,20 +77,26 @@ def _knn_by_epoch(runs: Sequence[Run]) -> Chart | str:
     )
 
 
+def _millions(runs: Sequence[Run], key: str, label: str) -> Unit:
+    most = max((run.last(key) or 0 for run in runs), default=0)
+    return Unit(f"{label} (millions)", 1e6) if most >= 2e6 else Unit(label, 1.0)
+
+
+def _clock(runs: Sequence[Run]) -> Unit:
+    most = max((run.last("seconds") or 0 for run in runs), default=0)
+    if most >= 7200:
+        return Unit("training time (hours)", 3600.0)
+    return Unit("training time (minutes)", 60.0) if most >= 180 else Unit("training time (seconds)", 1.0)
+
+
 def _knn_by_passes(runs: Sequence[Run]) -> Chart | str:
-    most = max((run.last("view_passes") or 0 for run in runs), default=0)
-    unit = Unit("view passes (millions)", 1e6) if most >= 2e6 else Unit("view passes", 1.0)
+    unit = _millions(runs, "view_passes", "view passes")
     caption = "The same numbers against work done: one view of one image encoded is one pass."
     return _knn(runs, "view_passes", unit, "kNN, by view passes", caption)
 
 
 def _knn_by_seconds(runs: Sequence[Run]) -> Chart | str:
-    most = max((run.last("seconds") or 0 for run in runs), default=0)
-    unit = Unit("training time (seconds)", 1.0)
-    if most >= 180:
-        unit = Unit("training time (minutes)", 60.0)
-    if most >= 7200:
-        unit = Unit("training time (hours)", 3600.0)
+    unit = _clock(runs)
     caption = "The same numbers against the clock, training alone."
     if len({run.environment.get("machine") for run in runs}) > 1:
         caption += " These runs were not made on one machine."
@@ -98,6 +108,41 @@ def _knn(runs: Sequence[Run], x: str, unit: Unit, title: str, caption: str) -> C
         return [(a, 100 * b) for a, b in _points(run.epochs, x, "knn")]
 
     return _chart(runs, title, points, unit, "kNN top-1 (%)", caption, (0.0, 100.0))
+
+
+def _linear_by_epoch(runs: Sequence[Run]) -> Chart | str:
+    floors = [f"{run.label} {100 * run.curve_floor:.1f} %" for run in runs if run.curve_floor is not None]
+    caption = (
+        "Top-1 accuracy of a linear layer trained afresh on the frozen encoder of each epoch, after training."
+    )
+    if floors:
+        caption += f" Random encoder: {', '.join(floors)}."
+    return _linear(runs, "epoch", Unit("epoch", 1.0), "Linear accuracy, by epoch", caption)
+
+
+def _linear_by_pairs(runs: Sequence[Run]) -> Chart | str:
+    caption = "The same numbers against positive pairs that were taught: images times pairs per image."
+    unit = _millions(runs, "pairs", "processed pairs")
+    return _linear(runs, "pairs", unit, "Linear accuracy, by processed pairs", caption)
+
+
+def _linear_by_passes(runs: Sequence[Run]) -> Chart | str:
+    unit = _millions(runs, "view_passes", "view passes")
+    return _linear(
+        runs, "view_passes", unit, "Linear accuracy, by view passes", "The same against work done."
+    )
+
+
+def _linear_by_seconds(runs: Sequence[Run]) -> Chart | str:
+    caption = "The same against the clock, training alone."
+    return _linear(runs, "seconds", _clock(runs), "Linear accuracy, by wall time", caption)
+
+
+def _linear(runs: Sequence[Run], x: str, unit: Unit, title: str, caption: str) -> Chart | str:
+    def points(run: Run) -> Points:
+        return [(a, 100 * b) for a, b in _points(run.curve, x, "top1")]
+
+    return _chart(runs, title, points, unit, "linear top-1 (%)", caption, (0.0, 100.0))
 
 
 def _spread(runs: Sequence[Run]) -> Chart | str:

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from ecpp.report import sections
+from ecpp.report.protocols import protocol_table
 from ecpp.report.read import Run, read_runs
 from ecpp.report.style import CSS
 
@@ -31,6 +32,7 @@ def _page(runs: Sequence[Run], title: str, intro: str) -> str:
         f'<p class="intro">{escape(intro)}</p>' if intro else "",
         "</header>",
         sections.headline_table(runs),
+        protocol_table(runs),
         sections.protocol_notes(runs),
         sections.curves_section(runs),
         sections.pair_maps(runs),

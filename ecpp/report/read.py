@@ -25,6 +25,8 @@ class Run:
     steps: tuple[Record, ...]  # one per logged step, ascending
     epochs: tuple[Record, ...]  # one per epoch, ascending
     evaluation: Record  # {} before the run is evaluated
+    curve: tuple[Record, ...] = ()  # the linear accuracy of every kept epoch, ascending
+    curve_floor: float | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -80,6 +82,7 @@ def is_number(value: object) -> bool:
 
 def _read_run(path: Path, label: str, head: Record) -> Run:
     records = _newest(_read_lines(path / "metrics.jsonl"), path)
+    curve, floor = _read_curve(path / "curve.json")
     return Run(
         path=path,
         label=label,
@@ -91,6 +94,8 @@ def _read_run(path: Path, label: str, head: Record) -> Run:
         steps=tuple(r for r in records if r["kind"] == "step"),
         epochs=tuple(r for r in records if r["kind"] == "epoch"),
         evaluation=_read_evaluation(path / "evaluation.json"),
+        curve=curve,
+        curve_floor=floor,
     )
 
 
@@ -129,6 +134,18 @@ def _read_evaluation(file: Path) -> Record:
                 f" got {result!r}; evaluate the run again"
             )
     return evaluation
+
+
+def _read_curve(file: Path) -> tuple[tuple[Record, ...], float | None]:
+    if not file.is_file():
+        return (), None
+    curve = _object(file.read_bytes(), str(file))
+    points, floor = curve.get("points"), curve.get("floor")
+    if not isinstance(points, list) or not all(
+        isinstance(p, dict) and is_number(p.get("top1")) for p in points
+    ):
+        raise ValueError(f"{file}: 'points' should be a list of objects with a 'top1'; draw the curve again")
+    return tuple(points), float(floor) if is_number(floor) and floor is not None else None
 
 
 def _read_lines(file: Path) -> list[Record]:

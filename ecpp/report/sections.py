@@ -11,6 +11,7 @@ from pathlib import Path
 from ecpp.report import text
 from ecpp.report.charts import charts
 from ecpp.report.heat import heats
+from ecpp.report.protocols import best_text, weakest_text
 from ecpp.report.read import Record, Run
 from ecpp.report.table import NAMES, cells, columns, headline, protocols, rows, seed_groups
 
@@ -82,7 +83,8 @@ def _protocol_note(runs: Sequence[Run], protocol: str) -> list[str]:
 
 def _how(run: Run, result: Record) -> str:
     tested, labels = result.get("tested"), result.get("labels")
-    classes, source = run.evaluation.get("classes"), run.evaluation.get("source")
+    source = result.get("source") or run.evaluation.get("source")
+    classes = len(result.get("per_class") or ()) or run.evaluation.get("classes")
     of = f" of {source}" if source else ""
     among = f" ({text.count(classes)} classes)" if classes else ""
     details = str(result.get("details") or "no details recorded").rstrip(".")
@@ -185,12 +187,18 @@ def _details(run: Run) -> str:
                 text.count(r.get("labels")),
                 text.count(r.get("tested")),
                 text.duration(r.get("seconds")),
+                text.percent(r.get("top5")),
+                best_text(r),
+                weakest_text(r),
             )
         )
         + f"<td>{escape(str(r.get('details') or text.MISSING))}</td></tr>"
         for r in run.results
     )
-    heads = ("protocol", "top-1", "floor", "labels", "tested", "took", "details")
+    heads = (
+        "protocol", "top-1", "floor", "labels", "tested", "took", "top-5", "best by test", "weakest classes",
+        "details",
+    )  # fmt: skip
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     table = f'<table class="text"><thead><tr>{head}</tr></thead><tbody>{results}</tbody></table>'
     evaluated = f'<h3>evaluation</h3><div class="wide">{table}</div>' if results else ""

@@ -12,7 +12,7 @@ from ecpp.report import text
 from ecpp.report.read import Record, Run, read_runs
 
 Row = dict[str, Any]
-NAMES = {"linear": "linear", "knn": "kNN"}  # always shown; other protocols where they occur
+NAMES = {"linear": "linear", "knn": "kNN"}  # the headline; all others have a table of their own
 LABELS_ONLY = ("seed", "name", "out")  # settings that do not make two runs different methods
 
 
@@ -31,13 +31,14 @@ def summary(runs: Sequence[Path]) -> list[Row]:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    single = [_run_row(run, protocols(runs)) for run in runs]
+    single = [_run_row(run, list(NAMES)) for run in runs]
     by_label = {row["name"]: row for row in single}
     means = [_mean_row([by_label[run.label] for run in group]) for group in seed_groups(runs)]
     return single + means + _floor_rows(single, runs)
 
 
 def protocols(runs: Sequence[Run]) -> list[str]:
+    """All that occur, those of the headline first."""
     return list(dict.fromkeys([*NAMES, *(str(r["protocol"]) for run in runs for r in run.results)]))
 
 

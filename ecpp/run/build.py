@@ -76,10 +76,14 @@ def build_encoder(config: Config) -> nn.Module:
     )
 
 
-def build_method(config: Config) -> Method:
-    """The method of a resolved config on its device; the encoder has seen every view size once."""
+def build_method(config: Config, prepare: Callable[[nn.Module], None] = lambda encoder: None) -> Method:
+    """The method of a resolved config on its device; the encoder has seen every view size once.
+
+    `prepare` may give the encoder other weights, before anything copies it.
+    """
     view_plan = build_plan(config)
     encoder = build_encoder(config)
+    prepare(encoder)
     sizes = [size for size, _ in view_plan.groups]
     features = probe(encoder, sizes, channels=config.channels)
     shrinks = config.device == "cpu" and config.precision == "bf16"

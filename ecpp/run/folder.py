@@ -4,8 +4,10 @@ run.json          the config, as given and resolved; the plan; versions, machine
 metrics.jsonl     one line every few steps, one per epoch
 checkpoint.pt     everything that training needs to go on; checkpoint-previous.pt the one before it
 best.pt           the weights of the best epoch, with --keep-best
+epochs/NNNN.pt    the encoder after each epoch, with --keep-epochs
 failure.json      the step that stopped the run, if its numbers went wrong
-evaluation.json   accuracies with their protocols
+evaluation.json   accuracies with their protocols;  curve.json  that of each kept epoch
+features/         frozen features, kept to be used again; may be deleted at any time
 views.png, neighbours.png, report.html where they were asked for
 """
 
@@ -36,6 +38,9 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.pt"
 
+    def epoch(self, number: int) -> Path:
+        return self.path / "epochs" / f"{number:04d}.pt"
+
     @property
     def best(self) -> Path:
         return self.path / "best.pt"
@@ -47,6 +52,14 @@ class RunFolder:
     @property
     def evaluation(self) -> Path:
         return self.path / "evaluation.json"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.json"
+
+    @property
+    def features(self) -> Path:
+        return self.path / "features"
 
     def read(self) -> dict[str, Any]:
         """run.json, with a sentence if this is no run."""
@@ -80,6 +93,11 @@ class RunFolder:
         with open(self.metrics, "a") as file:
             file.write(json.dumps(record) + "\n")
 
+    def records(self) -> list[dict[str, Any]]:
+        """The whole lines of metrics.jsonl; a last one that is still being written is left out."""
+        lines = self.metrics.read_text().splitlines(keepends=True) if self.metrics.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
     def rewind(self, step: int) -> None:
         """Drop what was logged after `step`: it is about to happen again."""
         if not self.metrics.exists():
@@ -99,23 +117,28 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time trains into a run. The lock is the system's, so a killed process leaves none."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / ".lock", "w") as file:
-            try:
-                import fcntl
-            except ImportError:  # Windows has no such lock
-                yield
-                return
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"another process is training into {self.path}: wait for it, or stop it"
-                ) from None
+        """One process at a time trains into a run."""
+        with locked(self.path, f"another process is training into {self.path}: wait for it, or stop it"):
             for left in self.path.glob(".*.tmp"):  # by a process that was killed while writing
                 left.unlink(missing_ok=True)
             yield
+
+
+@contextmanager
+def locked(folder: Path, busy: str) -> Iterator[None]:
+    """One process at a time, the others get the sentence. The lock is the system's, so a killed process leaves none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            import fcntl
+        except ImportError:  # Windows has no such lock
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(busy) from None
+        yield
 
 
 def write_whole(path: Path, text: str) -> None:

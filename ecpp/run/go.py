@@ -1,6 +1,5 @@
 """A run from its last checkpoint to its end."""
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from ecpp.run import about, build
 from ecpp.run.folder import RunFolder, write_json
 from ecpp.run.state import Training, check_circumstances
 from ecpp.run.watch import Watch, as_record
+from ecpp.run.weights import keep_epoch
 from ecpp.train import (
     Failure,
     Guard,
@@ -102,6 +102,9 @@ class Run:
                 raise self._broken(e) from e
             except Stopped as e:
                 raise Stopped(e.number, f"{e}, and saved: `ecpp resume {self.folder.path}` goes on") from None
+            finally:
+                if distributed.is_main():
+                    self._write_unreadable(display)  # where they end the run, too
 
     def train(self, hooks: Hooks, *, watchful: bool = False) -> None:
         """The steps that are left; `watchful` looks at loss, gradients and weights after each of them."""
@@ -121,7 +124,7 @@ class Run:
 
     def failure(self, error: NotFinite) -> Failure:
         """What is wrong with the step that stopped the run; every rank looks."""
-        return diagnose(self.method, self.stream, error.step, self.config.precision)
+        return diagnose(self.method, self.stream, error.step, self.config.precision, str(error))
 
     def _say(self, text: str | None) -> None:
         if text is not None:
@@ -137,18 +140,23 @@ class Run:
         distributed.first(lambda: self._write(display, pass_on, record))
 
     def _write(self, display: Display, pass_on: Log, record: dict[str, Any]) -> None:
-        while self.unreadable:
-            error = self.unreadable.pop(0)
-            self.folder.append(
-                {"kind": "unreadable", "step": record["step"], "name": error.name, "reason": error.reason}
-            )
-            display.say(f"left out: {error.name}: {error.reason}")
+        self._write_unreadable(display)
         self.folder.append(record)
         pass_on(record)
         display.show(record)
 
+    def _write_unreadable(self, display: Display) -> None:
+        while self.unreadable:
+            error = self.unreadable.pop(0)
+            step = self.training.progress.step
+            record = {"kind": "unreadable", "step": step, "name": error.name, "reason": error.reason}
+            self.folder.append(record)
+            display.say(f"left out: {error.name}: {error.reason}")
+
     def _after_epoch(self, watch: Watch, epoch: int) -> dict[str, Any]:
         """Measurements and their verdict; the best epoch so far is kept."""
+        if self.config.keep_epochs:
+            distributed.first(lambda: keep_epoch(self.folder, self.method.encoder, epoch))
         history = self.training.history
         record = as_record(epoch, watch.measure())
         if "rankme" not in record:
@@ -174,10 +182,9 @@ class Run:
         stands = (
             "the last good checkpoint stands" if self.folder.checkpoint.exists() else "none was saved yet"
         )
-        spoiled = "" if math.isfinite(failure.largest_weight) else f"{error}. "
         advice = "" if failure.views else "A lower --lr or --clip 1, with another --out, usually helps. "
         return ValueError(
-            f"{spoiled}{failure.sentence()}. {advice}Of this step nothing was kept, {stands}; "
+            f"{failure.sentence()}. {advice}Of this step nothing was kept, {stands}; "
             f"`ecpp replay {self.folder.path}` runs up to it again, with checks"
         )
 

@@ -1,112 +1,138 @@
-"""The numbers of a run: kNN and linear accuracy beside those of a random encoder."""
+"""The numbers of a run, each by the name of its protocol and beside that of a random encoder."""
 
-import time
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
+from ecpp import distributed
 from ecpp.config import Config
-from ecpp.data import Images, check_classes, subset
-from ecpp.evaluate import LinearProtocol, calibrate, features, knn_accuracy, linear_probe
+from ecpp.evaluate import FeatureCache, FinetuneProtocol, LinearProtocol
+from ecpp.evaluate.cache import hash_weights
 from ecpp.evaluate.linear import IMAGENET_PROTOCOL
-from ecpp.run import build
+from ecpp.run.bench import Bench, open_bench
 from ecpp.run.folder import RunFolder, write_json
-from ecpp.run.resolve import precision_on, usable_device
+from ecpp.run.protocols import PROTOCOLS, TRAINED, Judge
+from ecpp.run.resolve import usable_device
 from ecpp.run.weights import load
 
-FLOOR = "the same encoder untrained, BatchNorm statistics calibrated, same probe"
-KNN = "20 nearest by cosine, votes weighted by exp(similarity / 0.07), frozen un-augmented features"
+DEFAULT = ("linear", "knn")
+RECALIBRATED = "+bn"  # behind the name of a protocol
 
 
 def evaluate_run(
     run: Path,
     source: str | None = None,
     *,
+    protocols: Sequence[str] = DEFAULT,
+    transfer: Sequence[str] = (),
     val: str | None = None,
     limit: int | None = None,
     workers: int | None = None,
     momentum: float | None = None,
+    epochs: int | None = None,
+    lr: float | None = None,
+    recalibrate_bn: bool = False,
+    cache: bool = True,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Judge a run's encoder on `source` (default: its own) and write RUN/evaluation.json.
 
-    The probe learns from all training images with their labels (at most `limit`), whatever number of
-    images the run itself used, and is counted on all held-out ones. `momentum` is the linear probe's.
+    Learns from all training images with their labels (at most `limit`), whatever number of images the run
+    itself used, and counts on all held-out ones. `momentum` is the linear probe's; `epochs` and `lr` are those of
+    the protocols that see augmented images. Protocols that were asked for before, of the same weights and data, stay.
+    Under torchrun the ranks share the work on frozen features, and the first one writes.
     """
+    device = usable_device(None)
+    with distributed.start(device):
+        _check(protocols, workers, epochs, lr)
+        say = say if distributed.is_main() else lambda text: None
+        folder = RunFolder(run)
+        config = folder.resolved()
+        torch.set_num_threads(config.threads or 1)
+
+        def bench_of(name: str | None, val: str | None, config: Config) -> Bench:
+            return open_bench(
+                config,
+                name,
+                val,
+                limit,
+                device=device,
+                workers=(config.workers or 0) if workers is None else workers,
+                cache=FeatureCache(folder.features if cache else None, say=say),
+            )
+
+        bench, encoder = bench_of(source, val, config), load(run)
+        tuning = FinetuneProtocol()
+        judge = Judge(
+            bench,
+            encoder,
+            linear_protocol(config, momentum),
+            replace(tuning, epochs=epochs or tuning.epochs, lr=lr or tuning.lr),
+            epochs,
+            recalibrate_bn,
+            say,
+        )
+        suffix = RECALIBRATED if recalibrate_bn else ""
+        evaluation = _begin(folder, bench, limit, hash_weights(encoder))
+        for name in dict.fromkeys(protocols):
+            _add(folder, evaluation, judge.record(name, name + suffix), say)
+        for other in transfer:
+            there = bench_of(other, None, replace(config, classes=None))  # it has classes of its own
+            record = replace(judge, bench=there).record(
+                "linear-sweep", f"transfer:{Path(other).name}{suffix}"
+            )
+            _add(folder, evaluation, record, say)
+        return evaluation
+
+
+def _begin(folder: RunFolder, bench: Bench, limit: int | None, weights: str) -> dict[str, Any]:
+    """What an evaluation is of, and the results that are there of the same."""
+    head = {
+        "source": bench.source,
+        "val": bench.val,
+        "limit": limit,
+        "classes": bench.classes,
+        "weights": weights,
+    }
+    try:
+        there = json.loads(folder.evaluation.read_text())
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        there = None
+    same = isinstance(there, dict) and all(there.get(k, head) == v for k, v in head.items())
+    return {**head, "results": list(there["results"]) if same else []}
+
+
+def _add(
+    folder: RunFolder, evaluation: dict[str, Any], record: dict[str, Any], say: Callable[[str], None]
+) -> None:
+    """A record takes the place of the one before it; what is found so far is written."""
+    results = {r["protocol"]: r for r in evaluation["results"]}
+    evaluation["results"] = list({**results, record["protocol"]: record}.values())
+    if distributed.is_main():
+        write_json(folder.evaluation, evaluation)
+    floor = "" if record["floor"] is None else f" (random encoder {record['floor']:.1%})"
+    say(f"{record['protocol']}: {record['top1']:.1%}{floor}, {record['seconds']:.0f} s")
+
+
+def _check(protocols: Sequence[str], workers: int | None, epochs: int | None, lr: float | None) -> None:
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise ValueError(f"there is no protocol {name!r}: take some of {', '.join(PROTOCOLS)}")
+        if name in TRAINED and distributed.world() > 1:
+            raise ValueError(f"{name} trains in one process: start `ecpp evaluate` without torchrun for it")
     if workers is not None and workers < 0:
         raise ValueError(f"--workers must be at least 0, but is {workers}")
-    folder = RunFolder(run)
-    config = folder.resolved()
-    torch.set_num_threads(config.threads or 1)
-    train, test, source = _labelled(config, source, val, limit)
-    encoder = load(run)
-    preprocess = build.build_preprocess(config)
-    device = usable_device(None)
-    bf16 = config.precision == "bf16" and precision_on(device) == "bf16"
-    workers = (config.workers or 0) if workers is None else workers
-    protocol = _protocol(config, momentum)
-
-    used: list[int] = []  # how many images of each side could be read
-
-    def judge(net: nn.Module) -> dict[str, tuple[float, float]]:
-        started = time.perf_counter()
-        net = net.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        sides = [features(net, images, preprocess, workers=workers, bf16=bf16) for images in (train, test)]
-        extraction = time.perf_counter() - started
-        labels = [images.labels[f.index] for images, f in zip((train, test), sides, strict=True)]  # type: ignore[index]
-        used[:] = [len(y) for y in labels]
-        results = _protocols(protocol, config.seed, [f.values for f in sides], labels, len(train.classes))
-        return {name: (top1, extraction + seconds) for name, (top1, seconds) in results.items()}
-
-    trained = judge(encoder)
-    untrained = build.build_encoder(config).to(device)
-    calibrate(untrained, train, preprocess, seed=config.seed, workers=workers, bf16=bf16)
-    floor = judge(untrained)
-    details = {"linear": protocol.describe(), "knn": KNN}
-    results = [
-        {
-            "protocol": name,
-            "top1": top1,
-            "floor": floor[name][0],
-            "floor_is": FLOOR,
-            "labels": used[0],
-            "tested": used[1],
-            "details": details[name],
-            "seconds": seconds,
-        }
-        for name, (top1, seconds) in trained.items()
-    ]
-    evaluation = {"source": source, "classes": len(train.classes), "results": results}
-    write_json(folder.evaluation, evaluation)
-    return evaluation
+    if epochs is not None and epochs < 1:
+        raise ValueError(f"--epochs must be at least 1, but is {epochs}")
+    if lr is not None and not 0 < lr < float("inf"):
+        raise ValueError(f"--lr must be a number above 0, but is {lr}")
 
 
-def _labelled(
-    config: Config, source: str | None, val: str | None, limit: int | None
-) -> tuple[Images, Images, str]:
-    """Training and held-out images, both with labels, or a sentence on what is missing."""
-    name = source or config.source
-    splits = build.open_images(config, name)
-    val = val or (config.val if source is None else None)
-    test = build.held_out_images(build.open_images(config, val)) if val else splits.test
-    if splits.train.labels is None:
-        raise ValueError(
-            f"{name} has no labels, which accuracies need: give a source with one folder per class, as in "
-            "`ecpp evaluate RUN SOURCE`"
-        )
-    if test is None or test.labels is None:
-        raise ValueError(
-            f"{name} has no labelled images to count on: put them into train/ and test/ folders, "
-            "or name others by --val"
-        )
-    check_classes(splits.train, test)
-    return subset(splits.train, limit, config.seed), test, name
-
-
-def _protocol(config: Config, momentum: float | None) -> LinearProtocol:
+def linear_protocol(config: Config, momentum: float | None) -> LinearProtocol:
     """The paper's probe for the look of the run; its momentum of 0.995 for ImageNet may be a misprint of 0.9."""
     protocol = LinearProtocol() if config.look == "cifar" else IMAGENET_PROTOCOL
     if momentum is None:
@@ -114,21 +140,3 @@ def _protocol(config: Config, momentum: float | None) -> LinearProtocol:
     if not 0 <= momentum < 1:
         raise ValueError(f"--momentum must be at least 0 and below 1, but is {momentum}")
     return replace(protocol, momentum=momentum)
-
-
-def _protocols(
-    protocol: LinearProtocol, seed: int, sides: list[Tensor], labels: list[Tensor], classes: int
-) -> dict[str, tuple[float, float]]:
-    """(top-1, seconds) of each protocol."""
-
-    def timed(f: Callable[[], float]) -> tuple[float, float]:
-        started = time.perf_counter()
-        return f(), time.perf_counter() - started
-
-    (train, test), (y, y_test) = sides, labels
-    return {
-        "linear": timed(
-            lambda: linear_probe(train, y, test, y_test, classes=classes, protocol=protocol, seed=seed)
-        ),
-        "knn": timed(lambda: knn_accuracy(train, y, test, y_test)),
-    }

@@ -30,7 +30,8 @@ def absolute(config: Config) -> Config:
         return f"{prefix}{path.resolve()}" if path.exists() else name
 
     source = full(config.source) or config.source
-    return replace(config, source=source, val=full(config.val), classes=full(config.classes))
+    init = full(config.init)
+    return replace(config, source=source, val=full(config.val), classes=full(config.classes), init=init)
 
 
 def resolve(config: Config, images: Images) -> Config:

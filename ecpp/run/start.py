@@ -16,11 +16,12 @@ from ecpp.model.norm import synchronise
 from ecpp.run import about, build
 from ecpp.run.folder import RunFolder, write_json
 from ecpp.run.go import Run, build_schedule
+from ecpp.run.init import initialise
 from ecpp.run.resolve import absolute, resolve, usable_device
 from ecpp.train import load_checkpoint, newest_good
 
 # What may change in the middle of a run: no weight depends on it (the images themselves are compared).
-_FREE = frozenset({"workers", "log_every", "source", "log", "keep_best"})
+_FREE = frozenset({"workers", "log_every", "source", "log", "keep_best", "keep_epochs"})
 
 
 def pretrain(
@@ -48,16 +49,25 @@ def pretrain(
         )
         usable_device(resolved.device)
         torch.set_num_threads(resolved.threads or 1)
-        method = build.build_method(resolved)
+        started_from: list[str] = []
+
+        def prepare(encoder: torch.nn.Module) -> None:
+            if resolved.init is not None and not begun:
+                started_from.append(initialise(encoder, resolved))
+
+        method = build.build_method(resolved, prepare)
         synchronise(method)
         unreadable: list[Unreadable] = []  # images that were left out and not yet logged
         stream = build.build_stream(resolved, data.train, unreadable.append)
         distributed.first(lambda: stack.enter_context(folder.locked()))
         if not begun:
-            distributed.first(lambda: write_json(folder.about, _about(config, resolved, data.train)))
+            about_run = _about(config, resolved, data.train) | {"started_from": started_from}
+            distributed.first(lambda: write_json(folder.about, about_run))
         elif extend is not None:
             resolved = _extended(folder, resolved, extend, stream.steps_per_epoch, console)
         _announce(resolved, data, console)
+        for sentence in started_from:
+            console.print(sentence, highlight=False, markup=False)
         run = Run(resolved, folder, method, stream, data, unreadable, console)
         run.go(allow_inexact=allow_inexact)
         distributed.barrier()

@@ -7,29 +7,40 @@ from torch import nn
 
 from ecpp.run.build import build_encoder, build_preprocess
 from ecpp.run.folder import RunFolder
-from ecpp.train import load_checkpoint
+from ecpp.train import load_checkpoint, save_checkpoint
 
 _PREFIX = "encoder."
 
 
-def load(run: str | Path) -> nn.Module:
-    """The encoder of a run, in eval mode on the CPU: (B, 3, H, W) to (B, D).
+def load(run: str | Path, *, epoch: int | None = None) -> nn.Module:
+    """The encoder of a run, in eval mode on the CPU: (B, C, H, W) to (B, D).
 
-    `encoder.preprocess` says what it expects: the size, mean and std of its training.
+    `encoder.preprocess` says what it expects: the size, mean and std of its training. `epoch` takes the weights
+    that `--keep-epochs` kept after that epoch; None takes the newest.
     """
     folder = RunFolder(Path(run))
     config = folder.resolved()
-    if not folder.checkpoint.exists():
-        raise FileNotFoundError(f"{run} has no checkpoint yet: `ecpp resume {run}` goes on with it")
+    file = folder.checkpoint if epoch is None else folder.epoch(epoch)
+    if not file.exists():
+        if epoch is None:
+            raise FileNotFoundError(f"{run} has no checkpoint yet: `ecpp resume {run}` goes on with it")
+        raise FileNotFoundError(f"{run} kept no encoder of epoch {epoch}: `ecpp pretrain --keep-epochs` does")
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         encoder = build_encoder(config)
-    method = load_checkpoint(folder.checkpoint)["method"]
-    weights = {k[len(_PREFIX) :]: v for k, v in method.items() if k.startswith(_PREFIX)}
+    state = load_checkpoint(file)
+    weights = state.get("encoder")
+    if weights is None:
+        weights = {k[len(_PREFIX) :]: v for k, v in state.get("method", {}).items() if k.startswith(_PREFIX)}
     try:
         encoder.load_state_dict(weights, strict=True)
     except RuntimeError as e:
-        raise ValueError(
-            f"the checkpoint of {run} does not fit the encoder that its run.json names: {e}"
-        ) from e
+        raise ValueError(f"{file} does not fit the encoder that the run's run.json names: {e}") from e
     encoder.preprocess = build_preprocess(config)  # type: ignore[assignment]
     return encoder.eval()
+
+
+def keep_epoch(folder: RunFolder, encoder: nn.Module, epoch: int) -> None:
+    """Write the encoder as it is after an epoch, for `load`."""
+    file = folder.epoch(epoch)
+    file.parent.mkdir(exist_ok=True)
+    save_checkpoint({"encoder": encoder.state_dict()}, file)

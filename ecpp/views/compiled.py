@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -98,47 +99,68 @@ def _cpu() -> bytes:
     return "\n".join([platform.platform(), platform.machine(), *sorted(told)]).encode()
 
 
+@dataclass(frozen=True)
+class Uncut:
+    """Images (n, C, H, W) and the boxes (V·N, 4) and flips (V·N,) of their views; without boxes they are the crops."""
+
+    images: Tensor
+    boxes: Tensor | None = None
+    flip: Tensor | None = None
+
+
 class Painter:
-    """Jitter, grey, blur, solarize and normalise crops of one resolution into `out` (V·N, S, S, C)."""
+    """Crop, jitter, grey, blur, solarize and normalise views of one resolution into `out` (V·N, S, S, C)."""
 
     def __init__(
         self, plan: ViewPlan, params: Params, row: Tensor, blur_kernel: int | None, out: Tensor
     ) -> None:
         """`row` are the places of the crops; without `blur_kernel` they are only normalised."""
-        self.row, self._out, self._blur_kernel = row, out, blur_kernel or 0
+        self._row, self._out, self._blur_kernel = row, out, blur_kernel or 0
         std = torch.tensor(plan.std, dtype=torch.float64)
         mean = torch.tensor(plan.mean, dtype=torch.float64)
         self._look = (1 / std).float(), (-mean / std).float()
         columns = (params.jitter, params.order, params.factors, params.grey, params.sigma, params.solarize)
         self._params = [None if blur_kernel is None else column.contiguous() for column in columns]
 
-    def __call__(self, x: Tensor, places: Tensor, start: int) -> None:
-        """`x` (B, C, S, S), uint8 or float in [0, 1], to `places` (B,) of `out`, by as many threads as torch has."""
-        threads = min(torch.get_num_threads(), len(x))
-        if threads < 2:
-            self._paint(x, places)
-            return
-        shares = zip(x.tensor_split(threads), places.tensor_split(threads), strict=True)
-        for done in [_pool(threads).submit(self._paint, *share) for share in shares]:
-            done.result()
+    def __call__(self, source: Uncut) -> None:
+        """All views of the row, by as many threads as torch has: each view is the work of one alone."""
+        images = source.images if source.images.dtype == torch.uint8 else source.images.float()
+        boxes, flip = (None if t is None else t.contiguous() for t in (source.boxes, source.flip))
+        source = Uncut(images.contiguous(), boxes, flip)
+        threads = min(torch.get_num_threads(), len(self._row))
+        shares = iter(self._row.tensor_split(1 if threads < 2 else min(len(self._row), 8 * threads)))
 
-    def _paint(self, x: Tensor, places: Tensor) -> None:
+        def work() -> None:
+            for share in shares:  # whoever is free takes the next
+                self._paint(source, share)
+
+        others = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
+        work()
+        for other in others:
+            other.result()
+
+    def _paint(self, source: Uncut, places: Tensor) -> None:
         """One thread's share; other threads run meanwhile, as ctypes does not hold the interpreter."""
-        x, kernel = x.contiguous(), library()
-        channels, size = x.shape[1:3]
-        sizes = [ctypes.c_int64(s) for s in (channels, size)]
-        blur_kernel = ctypes.c_int64(self._blur_kernel)
-        room = torch.empty(kernel.ecpp_room(*sizes, blur_kernel))
+        kernel, images = library(), source.images
+        which = places % len(images)  # as (V, N) lie in one row
+        height, width = images.shape[2:]
+        size, channels = self._out.shape[2:]
+        room = torch.empty(kernel.ecpp_room(*_integers(channels, size, self._blur_kernel, height, width)))
         kernel.ecpp_paint(
-            _pointer(x),
-            ctypes.c_int(x.dtype == torch.uint8),
-            ctypes.c_int64(len(x)),
-            _pointer(places),
-            *sizes,
-            *(_pointer(column) for column in self._params),
-            blur_kernel,
-            *(_pointer(column) for column in (*self._look, room, self._out)),
+            _pointer(images),
+            *_integers(images.dtype == torch.uint8, height, width),
+            *(_pointer(t) for t in (source.boxes, source.flip)),
+            *_integers(len(places)),
+            *(_pointer(t) for t in (which, places)),
+            *_integers(channels, size),
+            *(_pointer(t) for t in self._params),
+            *_integers(self._blur_kernel),
+            *(_pointer(t) for t in (*self._look, room, self._out)),
         )
+
+
+def _integers(*values: int) -> list[ctypes.c_int64]:
+    return [ctypes.c_int64(value) for value in values]
 
 
 def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:

@@ -1,8 +1,8 @@
-/* Colour, blur and normalisation of crops: all that happens to one image, while it lies in the cache.
+/* Crop, colour, blur and normalisation: all that happens to one view, while it lies in the cache.
  *
- * The same operations, in the same order, as colour.py, which says what they are. Pixels lie in planes, one per
- * channel, and are worked on in blocks that fit the nearest cache; only contrast, which needs the mean of the
- * whole image, and blur, which needs its neighbours, make a second pass.
+ * The same operations, in the same order, as geometry.py and colour.py, which say what they are. Pixels lie in
+ * planes, one per channel, and are worked on in blocks that fit the nearest cache; only contrast, which needs the
+ * mean of the whole view, and blur, which needs its neighbours, make a second pass.
  */
 #include <math.h>
 #include <stdint.h>
@@ -23,6 +23,13 @@ typedef struct {
     int64_t channels, size, blur_kernel;
     const float *times, *plus; /* (channels): normalised = times · x + plus */
 } look;
+
+typedef struct { /* images (n, channels, height, width) and where to cut them; without boxes they are the crops */
+    const void *pixels;
+    int64_t bytes, height, width; /* uint8, or float in [0, 1]? */
+    const int64_t *boxes;         /* (views, 4): top, left, height, width; or null */
+    const uint8_t *flip;          /* (views) */
+} source;
 
 static float clamp01(float x) {
     x = x > 0 ? x : 0;
@@ -120,12 +127,62 @@ static int make_taps(float *taps, double sigma, int64_t kernel) {
     return reach;
 }
 
-static void load(const void *pixels, int bytes, int64_t first, int n, float *restrict x) {
-    if (bytes) {
-        const uint8_t *from = (const uint8_t *)pixels + first;
+static void load(const source *s, int64_t first, int n, float *restrict x) {
+    if (s->bytes) {
+        const uint8_t *from = (const uint8_t *)s->pixels + first;
         for (int i = 0; i < n; i++) x[i] = from[i] * (1 / 255.f);
     } else
-        memcpy(x, (const float *)pixels + first, n * sizeof *x);
+        memcpy(x, (const float *)s->pixels + first, n * sizeof *x);
+}
+
+static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+/* The triangle filter of one output pixel: its weights, and the first and last of the `length` pixels it sees. */
+static void filter(int out, int size, int length, float *weights, int *first, int *last) {
+    double step = (double)length / size, reach = step > 1 ? step : 1, centre = (out + 0.5) * step, sum = 0;
+    int from = (int)(centre - reach + 0.5), to = (int)(centre + reach + 0.5);
+    *first = from > 0 ? from : 0, *last = (to < length ? to : length) - 1;
+    for (int k = *first; k <= *last; k++) {
+        double weight = 1 - fabs((k + 0.5 - centre) / reach);
+        weights[k - *first] = (float)(weight > 0 ? weight : 0);
+        sum += weights[k - *first];
+    }
+    for (int k = *first; k <= *last; k++) weights[k - *first] /= (float)sum;
+}
+
+/* One crop of image `i`, resized: first along columns, then rows, whose filters are columns of a matrix. */
+static void crop(const source *s, int64_t i, int64_t view, const look *l, float *const *plane, float *room) {
+    const int64_t *box = s->boxes + 4 * view;
+    int size = (int)l->size, h = (int)box[2], w = (int)box[3], wide = (int)padded(w), outs = (int)padded(size);
+    float *cut = room, *row = cut + (int64_t)h * wide, *matrix = row + wide, *weights = matrix + (int64_t)w * outs;
+    int first, last, begin[outs / LANES], end[outs / LANES];
+    memset(matrix, 0, (int64_t)w * outs * sizeof *matrix);
+    for (int b = 0; b < outs / LANES; b++) begin[b] = w, end[b] = 0;
+    for (int x = 0; x < size; x++) {
+        int to = s->flip && s->flip[view] ? size - 1 - x : x, b = to / LANES;
+        filter(x, size, w, weights, &first, &last);
+        for (int k = first; k <= last; k++) matrix[(int64_t)k * outs + to] = weights[k - first];
+        if (first < begin[b]) begin[b] = first;
+        if (last >= end[b]) end[b] = last + 1;
+    }
+    for (int64_t c = 0; c < l->channels; c++) {
+        int64_t start = ((i * l->channels + c) * s->height + box[0]) * s->width + box[1];
+        for (int y = 0; y < h; y++) load(s, start + y * s->width, w, cut + (int64_t)y * wide);
+        for (int y = 0; y < size; y++) {
+            filter(y, size, h, weights, &first, &last);
+            for (int x = 0; x < wide; x += LANES) {
+                lanes sum = {0};
+                for (int k = first; k <= last; k++) sum += load_lanes(cut + (int64_t)k * wide + x) * weights[k - first];
+                memcpy(row + x, &sum, sizeof sum);
+            }
+            for (int b = 0; b < outs / LANES; b++) {
+                lanes sum = {0};
+                for (int k = begin[b]; k < end[b]; k++)
+                    sum += load_lanes(matrix + (int64_t)k * outs + b * LANES) * row[k];
+                memcpy(plane[c] + (int64_t)y * size + b * LANES, &sum, sizeof sum); /* as in blur */
+            }
+        }
+    }
 }
 
 /* Solarize and normalise n pixels to their place, where the channels of a pixel lie side by side. */
@@ -150,8 +207,8 @@ static void store(float *const *x, int n, int solarize, const look *l, float *re
         for (int i = 0; i < n; i++) out[channels * i + c] = a[c] * x[c][i] + b[c];
 }
 
-/* One crop (channels, size, size) to `out` (size, size, channels); `view` is the place of its parameters. */
-static void paint(const void *pixels, int bytes, const look *l, const params *p, int64_t view, float *room, float *out) {
+/* One view of image `i` to `out` (size, size, channels); `view` is the place of its parameters. */
+static void paint(const source *s, int64_t i, const look *l, const params *p, int64_t view, float *room, float *out) {
     int64_t channels = l->channels, area = l->size * l->size;
     float *plane[channels + 1], *x[channels]; /* one plane more, for blur */
     for (int64_t c = 0; c <= channels; c++) plane[c] = room + c * (area + SLACK);
@@ -162,22 +219,23 @@ static void paint(const void *pixels, int bytes, const look *l, const params *p,
     const double *factors = p ? p->factors + 4 * view : 0;
     int contrast = 0;
     while (jittered && order[contrast] != CONTRAST) contrast++;
+    if (s->boxes) crop(s, i, view, l, plane, room);
 
     for (int pass = 0; pass <= jittered; pass++) /* before contrast, and from there on */
         for (int64_t start = 0; start < area; start += BLOCK) {
             int n = (int)(area - start < BLOCK ? area - start : BLOCK), last = pass == jittered;
             for (int64_t c = 0; c < channels; c++) {
                 x[c] = plane[c] + start;
-                if (!pass) load(pixels, bytes, c * area + start, n, x[c]);
+                if (!pass && !s->boxes) load(s, (i * channels + c) * area + start, n, x[c]);
             }
-            for (int i = pass ? contrast : 0; jittered && i < (pass ? 4 : contrast); i++)
-                jitter(x, channels, n, order[i], (float)factors[order[i]], (float)(sum / (double)area));
+            for (int o = pass ? contrast : 0; jittered && o < (pass ? 4 : contrast); o++)
+                jitter(x, channels, n, order[o], (float)factors[order[o]], (float)(sum / (double)area));
             float light[BLOCK];
             if (!last || grey) luma(x, channels, n, light);
             if (!last) {
                 float part = 0;
 #pragma omp simd reduction(+ : part)
-                for (int i = 0; i < n; i++) part += light[i];
+                for (int j = 0; j < n; j++) part += light[j];
                 sum += part;
             }
             for (int64_t c = 0; last && grey && c < channels; c++) memcpy(x[c], light, n * sizeof *light);
@@ -198,20 +256,22 @@ static void paint(const void *pixels, int bytes, const look *l, const params *p,
 }
 
 /* How many floats `ecpp_paint` needs to work in. */
-int64_t ecpp_room(int64_t channels, int64_t size, int64_t blur_kernel) {
-    return (channels + 1) * (size * size + SLACK) + size + blur_kernel + SLACK;
+int64_t ecpp_room(int64_t channels, int64_t size, int64_t blur_kernel, int64_t height, int64_t width) {
+    int64_t wide = padded(width), outs = padded(size), longest = height > width ? height : width;
+    int64_t to_crop = (height + 1) * wide + width * outs + longest, to_blur = size + blur_kernel + SLACK;
+    return (channels + 1) * (size * size + SLACK) + (to_crop > to_blur ? to_crop : to_blur);
 }
 
-/* n crops, one after another in `pixels` (uint8, or float in [0, 1]), to their places in `out`; where `jitter`
- * is null they are only normalised. The places are also those of their parameters. */
-void ecpp_paint(const void *pixels, int bytes, int64_t n, const int64_t *places, int64_t channels, int64_t size,
-                const uint8_t *jitter, const int64_t *order, const double *factors, const uint8_t *grey,
-                const double *sigma, const uint8_t *solarize, int64_t blur_kernel, const float *times,
-                const float *plus, float *room, float *out) {
+/* n views to their places in `out`, which are also those of their boxes and parameters; view i is of image
+ * `which[i]`. Where `jitter` is null they are only normalised. */
+void ecpp_paint(const void *pixels, int64_t bytes, int64_t height, int64_t width, const int64_t *boxes,
+                const uint8_t *flip, int64_t n, const int64_t *which, const int64_t *places, int64_t channels,
+                int64_t size, const uint8_t *jitter, const int64_t *order, const double *factors,
+                const uint8_t *grey, const double *sigma, const uint8_t *solarize, int64_t blur_kernel,
+                const float *times, const float *plus, float *room, float *out) {
+    source s = {pixels, bytes, height, width, boxes, flip};
     params p = {jitter, grey, solarize, order, factors, sigma};
     look l = {channels, size, blur_kernel, times, plus};
-    int64_t length = channels * size * size;
     for (int64_t i = 0; i < n; i++)
-        paint((const char *)pixels + i * length * (bytes ? 1 : 4), bytes, &l, jitter ? &p : 0, places[i], room,
-              out + places[i] * length);
+        paint(&s, which[i], &l, jitter ? &p : 0, places[i], room, out + places[i] * channels * size * size);
 }

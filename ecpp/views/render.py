@@ -53,7 +53,13 @@ def render(
 
         return some
 
-    return _finish(plan, [crops(*group) for group in plan.groups], samples, params, images.device, kernel)
+    def uncut(places: Sequence[int]) -> compiled.Uncut:
+        mine = params.views(places).flatten()
+        return compiled.Uncut(images, mine.boxes, mine.flip)
+
+    _check(kernel, images.device)
+    sources = [uncut(places) if kernel == "compiled" else crops(size, places) for size, places in plan.groups]
+    return _finish(plan, sources, samples, params, images.device)
 
 
 def make(
@@ -105,41 +111,12 @@ def finish(
 ) -> ViewBatch:
     """The rest of the way for crops that workers made: uint8 (V, N, C, S, S) per resolution."""
 
-    def load(whole: Tensor) -> _Crops:
+    def source(whole: Tensor) -> _Crops | compiled.Uncut:
         row = whole.flatten(0, 1)  # (V·N, C, S, S)
-        return lambda index: row.index_select(0, index)
+        return compiled.Uncut(row) if kernel == "compiled" else lambda index: row.index_select(0, index)
 
-    return _finish(plan, [load(x) for x in crops], samples, params, crops[0].device, kernel)
-
-
-def _finish(
-    plan: ViewPlan,
-    crops: Sequence[_Crops],
-    samples: Tensor,
-    params: Params,
-    device: torch.device,
-    kernel: str,
-) -> ViewBatch:
-    """Colour and normalise the crops of each resolution."""
-    _check(kernel, device)
-    painter = compiled.Painter if kernel == "compiled" else _Painter
-    n, channels = len(samples), len(plan.mean)
-    groups = []
-    with torch.autocast(device.type, enabled=False):  # eight bits of a pixel are more than bf16 keeps
-        for (size, places), some in zip(plan.groups, crops, strict=True):
-            # Channels last in memory, as convolutions like it best.
-            out = fresh(len(places) * n, size, size, channels, device=device)
-            step = _step(4 * channels * size**2, kernel) if device.type == "cpu" else len(out)
-            mine = params.views(places).flatten()
-            for blur_kernel, views in _alike(plan, places):
-                row = torch.cat([torch.arange(v * n, (v + 1) * n) for v in views])
-                paint = painter(plan, mine, row, blur_kernel, out)
-                row = to_device(paint.row, device)
-                for start in range(0, len(row), step):
-                    index = row[start : start + step]
-                    paint(some(index), index, start)
-            groups.append(out.permute(0, 3, 1, 2))  # (V·N, C, S, S)
-    return ViewBatch(tuple(groups), tuple(places for _, places in plan.groups), samples)
+    _check(kernel, crops[0].device)
+    return _finish(plan, [source(x) for x in crops], samples, params, crops[0].device)
 
 
 def _check(kernel: str, device: torch.device) -> None:
@@ -151,10 +128,28 @@ def _check(kernel: str, device: torch.device) -> None:
         )
 
 
-def _step(crop_bytes: int, kernel: str) -> int:
-    """How many crops a CPU works on at a time. The compiled kernel gives its threads a share each."""
-    threads = torch.get_num_threads() if kernel == "compiled" else 1
-    return max(1, _CHUNK // crop_bytes) * threads
+def _finish(
+    plan: ViewPlan,
+    sources: Sequence[_Crops | compiled.Uncut],
+    samples: Tensor,
+    params: Params,
+    device: torch.device,
+) -> ViewBatch:
+    """Colour and normalise the crops of each resolution."""
+    n, channels = len(samples), len(plan.mean)
+    groups = []
+    for (size, places), source in zip(plan.groups, sources, strict=True):
+        # Channels last in memory, as convolutions like it best.
+        out = fresh(len(places) * n, size, size, channels, device=device)
+        mine = params.views(places).flatten()
+        for blur_kernel, views in _alike(plan, places):
+            row = torch.cat([torch.arange(v * n, (v + 1) * n) for v in views])
+            if isinstance(source, compiled.Uncut):
+                compiled.Painter(plan, mine, row, blur_kernel, out)(source)
+            else:
+                _Painter(plan, mine, row, blur_kernel, out)(source)
+        groups.append(out.permute(0, 3, 1, 2))  # (V·N, C, S, S)
+    return ViewBatch(tuple(groups), tuple(places for _, places in plan.groups), samples)
 
 
 class _Painter:
@@ -164,19 +159,25 @@ class _Painter:
         self, plan: ViewPlan, params: Params, row: Tensor, blur_kernel: int | None, out: Tensor
     ) -> None:
         """`row` are the places of the crops; without `blur_kernel` they are only normalised."""
-        self.plan, self.out, self.row = plan, out, row
+        self._plan, self._out, self._row = plan, out, row
         self._blur_kernel, self._recipe = blur_kernel or 0, None
         if blur_kernel is not None:
             self._recipe = colour.prepare(params.take(row), out.device)
-            self.row = row[self._recipe.order]
+            self._row = row[self._recipe.order]
 
-    def __call__(self, x: Tensor, index: Tensor, start: int) -> None:
-        """Crops (B, C, S, S), uint8 or float in [0, 1], to their places: those from `start` on in `row`."""
-        if x.dtype == torch.uint8:
-            x = x.float().mul_(1 / 255)
-        if self._recipe is not None:
-            colour.apply_(x, self._recipe, start, self._blur_kernel)
-        _store(self.plan, x, index, self.out)
+    def __call__(self, crops: _Crops) -> None:
+        """All of the row: on a GPU at once, on a CPU as many at a time as fit its cache."""
+        out, row = self._out, to_device(self._row, self._out.device)
+        step = max(1, _CHUNK // (4 * out[0].numel())) if out.device.type == "cpu" else len(row)
+        with torch.autocast(out.device.type, enabled=False):  # bf16 keeps less than the eight bits of a pixel
+            for start in range(0, len(row), step):
+                index = row[start : start + step]
+                x = crops(index)
+                if x.dtype == torch.uint8:
+                    x = x.float().mul_(1 / 255)
+                if self._recipe is not None:
+                    colour.apply_(x, self._recipe, start, self._blur_kernel)
+                _store(self._plan, x, index, out)
 
 
 def _store(plan: ViewPlan, x: Tensor, index: Tensor, out: Tensor) -> None:

@@ -183,7 +183,7 @@ class Terms:
             origin = close * self.u[:1, images]
             u = (self.u[:, images] - origin).transpose(0, 1)  # (n, K, D)
             v = u if self.symmetric else (self.v[:, others] - origin).transpose(0, 1)
-            w = w + w.mT if self.symmetric else w
+            w = (w + w.mT if self.symmetric else w).contiguous()  # products of strided matrices are slow
             if self.du is not None:
                 self.du[:, images] += ((close * w.sum(2))[..., None] * u - w @ v).transpose(0, 1)
             if self.dv is not None and not self.symmetric:

@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).parents[1] / "ecpp"
 
 # room: the rooms that it may import, itself included silently
 MAY = {
-    "config": {"method"},  # its table, which is plain Python
+    "fits": set(),
+    "config": {"method", "fits"},  # of method its table, which is plain Python
     "recipes": {"config"},
     "distributed": set(),
     "objective": set(),

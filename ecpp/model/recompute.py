@@ -45,12 +45,15 @@ def _again(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def unremembered(module: nn.Module) -> Iterator[None]:
-    """BatchNorm normalises by its batch as always, and does not add it to its running statistics."""
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    for m in norms:
-        m.track_running_stats = False
+    """BatchNorm normalises by its batch as always, and its running statistics are afterwards what they were."""
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+    kept = [dict(m.named_buffers(recurse=False)) for m in norms]
+    for m, buffers in zip(norms, kept, strict=True):
+        for name, value in buffers.items():
+            setattr(m, name, value.clone())
     try:
         yield
     finally:
-        for m in norms:
-            m.track_running_stats = True
+        for m, buffers in zip(norms, kept, strict=True):
+            for name, value in buffers.items():
+                setattr(m, name, value)

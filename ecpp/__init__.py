@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ecpp import objective, views
+    from ecpp import method, objective, views
     from ecpp.method import BYOL, SimCLR
     from ecpp.run.weights import load as load
 
 __version__ = "0.1.0"
-__all__ = ["BYOL", "SimCLR", "__version__", "load", "objective", "views"]
+__all__ = ["BYOL", "SimCLR", "__version__", "load", "method", "objective", "views"]
 
 _HOMES = {"load": "ecpp.run.weights", "SimCLR": "ecpp.method", "BYOL": "ecpp.method"}
-_MODULES = ("objective", "views")
+_MODULES = ("method", "objective", "views")
 
 
 def __getattr__(name: str) -> object:

@@ -1,12 +1,12 @@
 """What a run is: one frozen dataclass, whose fields are the options of the command line and the keys of run.json."""
 
 import dataclasses
-import types
 import typing
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
+from ecpp.fits import fits, words
 from ecpp.method import METHODS
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _RANGES = {
     "seed": (0, _ANY),
     "log_every": (1, _ANY),
     "accumulate": (1, _ANY),
+    "micro_batch": (2, _ANY),
 }
 
 
@@ -127,6 +128,8 @@ class Config:
 
     accumulate: int = 1
     """Cut every batch into this many parts to save memory; negatives then come from within a part alone."""
+    micro_batch: int | None = None
+    """Keep the activations of this many images at a time, with the negatives of the whole batch; None keeps all."""
     checkpoint_activations: bool = False
     """Keep fewer activations and compute them again: less memory, a third more work."""
 
@@ -205,6 +208,8 @@ class Config:
             raise ValueError(
                 f"--accumulate {self.accumulate} cannot cut a batch of {self.batch_size} into equal parts of at least 2"
             )
+        if self.micro_batch is not None and self.accumulate > 1:
+            raise ValueError("--micro-batch and --accumulate both cut the batch: give one of them")
         for where in (self.log or "").split(",") if self.log is not None else []:
             if where not in ("tensorboard", "wandb"):
                 raise ValueError(
@@ -227,9 +232,9 @@ class Config:
                 raise ValueError(
                     f"unknown key {key!r} in a config" + (f": is {near[0]!r} meant?" if near else "")
                 )
-            if not _fits(value, kinds[key]):
+            if not fits(value, kinds[key]):
                 raise ValueError(
-                    f"the key {key!r} of a config should be {_words(kinds[key])}, but is {value!r}"
+                    f"the key {key!r} of a config should be {words(kinds[key])}, but is {value!r}"
                 )
         missing = [k for k in kinds if k not in values]
         if missing:
@@ -247,27 +252,3 @@ class Config:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _words(kind: Any) -> str:
-    return str(kind).replace("typing.", "").replace("<class '", "").replace("'>", "")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a JSON value can be a field of this type; an integer serves as a float, a bool never as a number."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, a) for a in arguments)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return isinstance(value, list | tuple) and all(_fits(v, arguments[0]) for v in value)
-    if origin is tuple:
-        return (
-            isinstance(value, list | tuple)
-            and len(value) == len(arguments)
-            and all(map(_fits, value, arguments))
-        )
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

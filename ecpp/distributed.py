@@ -34,8 +34,10 @@ def _grouped() -> bool:
 
 
 @contextmanager
-def start(device: str = "cpu", *, timeout: float = 1800.0) -> Iterator[None]:
+def start(device: str = "cpu") -> Iterator[None]:
     """Join the group that torchrun's environment names; without torchrun, or within a group, nothing happens.
+
+    A process that is not heard of for ECPP_TIMEOUT seconds (1800) counts as lost, and ends all others.
 
     NCCL carries tensors on GPUs, one GPU per process of a host, and Gloo those on CPUs.
     """
@@ -49,7 +51,8 @@ def start(device: str = "cpu", *, timeout: float = 1800.0) -> Iterator[None]:
             raise ValueError(f"process {local + 1} of this host has no GPU: take --nproc-per-node {here}")
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    patience = timedelta(seconds=float(os.environ.get("ECPP_TIMEOUT", "1800")))
+    dist.init_process_group(backend, timeout=patience)
     try:
         yield
     finally:
@@ -117,6 +120,18 @@ def mean(values: Tensor) -> Tensor:
     values = values.clone()
     dist.all_reduce(values)
     return values / world()
+
+
+@torch.no_grad()
+def average(tensors: list[Tensor]) -> None:
+    """Each tensor becomes its mean over ranks, in place: what DDP does to gradients, where it is not used."""
+    if world() == 1 or not tensors:
+        return
+    joined = torch.cat([t.flatten() for t in tensors])
+    dist.all_reduce(joined)
+    joined /= world()
+    for t, part in zip(tensors, torch.split(joined, [t.numel() for t in tensors]), strict=True):
+        t.copy_(part.view(t.shape))
 
 
 @torch.no_grad()

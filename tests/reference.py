@@ -59,3 +59,30 @@ def oracle_case():
     ]
     z = torch.tensor(z, dtype=torch.float64)
     return z / z.norm(dim=-1, keepdim=True)
+
+
+def contrastive_at_once(z, pairs, tau, positive_in_denominator, reduction="sum", pair_reduction="sum"):
+    """`contrastive` from one array of all similarities, by autograd: equal to the loops, for larger sizes."""
+    n = z.shape[1]
+    u = z / z.norm(dim=-1, keepdim=True)
+    s = torch.einsum("ind,jmd->injm", u, u) / tau
+    positive = s.diagonal(dim1=1, dim2=3)  # (K, K, N): i, j, n
+    same = torch.eye(n, dtype=torch.bool)[:, None, :]
+    negatives = s.masked_fill(same, -math.inf).logsumexp(3).transpose(1, 2)  # (K, K, N)
+    denominator = torch.logaddexp(negatives.diagonal().T[:, None], negatives)
+    terms = denominator - positive
+    if positive_in_denominator:  # l = log(1 + exp l'), without a difference of nearly equal numbers
+        terms = torch.nn.functional.softplus(terms, threshold=100)
+    total = terms[pairs].sum() / {"sum": 1, "mean_n": n, "mean": 2 * n}[reduction]
+    return total / (int(pairs.sum()) / 2 if pair_reduction == "mean" else 1)
+
+
+def cross(q, keys, pairs, tau, first=0):
+    """InfoNCE over the ordered pairs of the graph, anchor by anchor; the sum."""
+    total = q.new_zeros(())
+    for i, j in pairs.nonzero().tolist():
+        for n in range(q.shape[1]):
+            s = torch.stack([cosine(q[i, n], key) / tau for key in keys[j]])
+            others = torch.arange(len(s)) != first + n
+            total = total + torch.log1p(torch.exp(s[others] - s[first + n]).sum())
+    return total

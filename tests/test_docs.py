@@ -1,5 +1,6 @@
 """What the README and the examples print runs as printed."""
 
+import ast
 import re
 import runpy
 import shlex
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from ecpp import views
-from ecpp.cli import COMMANDS
+from ecpp.cli import COMMANDS, main
 from ecpp.config import Config
 from ecpp.method import METHODS, Entry
 from ecpp.run import about, build
@@ -41,6 +42,51 @@ def test_every_command_in_the_readme_exists():
     assert set(called) <= COMMANDS.keys()
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert {line.split()[1] for line in lines if line.startswith("make ")} <= set(targets)
+
+
+FEWER = {
+    "range(0, 2000)": "range(0, 40)",
+    "range(2000, 2200)": "range(2000, 2040)",
+    "range(3000, 3200)": "range(3000, 3020)",
+    "in range(10)": "in range(1)",
+}  # what the test of the tutorial has less of
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_as_printed(tmp_path, monkeypatch, capsys):
+    """Every block in order; fewer images and epochs, threads and batches to match."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    for fewer in FEWER:
+        assert text.count(fewer) == 1
+    commands, space = [], {}
+    for language, block in re.findall(r"```(sh|python)\n(.*?)```", text, flags=re.DOTALL):
+        if language == "python":
+            for long, short in FEWER.items():
+                block = block.replace(long, short)
+            exec(block, space)
+            continue
+        for line in block.splitlines():
+            words = shlex.split(line)[1:]
+            commands.append(words[0])
+            if words[0] == "pretrain":
+                words[words.index("--epochs") + 1] = "1"
+                words += ["--threads=1", "--batch-size=16"]
+            main(words)
+    assert commands == ["scan", "views", "pretrain", "evaluate", "neighbours", "embed", "export"]
+    assert re.search(r"\d+ of 20 test images", capsys.readouterr().out)
+    state = torch.load("classifier.pth", weights_only=True)
+    assert state["fc.weight"].shape == (10, 512)
+    card = (tmp_path / "encoder.md").read_text()
+    (printed,) = re.findall(r"encoder = (timm.create_model\(.*?\n\).eval\(\))", text, flags=re.DOTALL)
+    (proven,) = re.findall(r"encoder = (timm.create_model\(.*?\n\).eval\(\))", card, flags=re.DOTALL)
+    assert ast.dump(ast.parse(printed)) == ast.dump(ast.parse(proven)), "the call is the card's"
+
+
+@pytest.mark.parametrize("page", ["tutorial", "export"])
+def test_every_command_in_the_docs_exists(page):
+    lines = [line for block in blocks(f"docs/{page}.md", "sh") for line in block.splitlines()]
+    assert {shlex.split(line)[1] for line in lines} <= COMMANDS.keys()
 
 
 def test_links_in_the_docs_lead_somewhere():

@@ -102,7 +102,16 @@ def test_the_card_holds_the_code_that_was_run(narrow, exported):
 
 def test_the_card_shows_every_number_with_its_protocol(narrow, tmp_path):
     run = shutil.copytree(narrow, tmp_path / "run")
-    results = [{"protocol": "knn", "top1": 0.5, "floor": 0.25, "floor_is": "a random encoder", "labels": 200}]
+    results = [
+        {
+            "protocol": "knn",
+            "top1": 0.5,
+            "floor": 0.25,
+            "floor_is": "a random encoder",
+            "labels": 200,
+            "source": "/secret/folder/birds",
+        }
+    ]
     (run / "evaluation.json").write_text(json.dumps({"source": "/secret/folder/birds", "results": results}))
     from ecpp.export.card import card
 

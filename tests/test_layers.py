@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).parents[1] / "ecpp"
 
 # room: the rooms that it may import, itself included silently
 MAY = {
-    "config": {"method"},  # its table, which is plain Python
+    "fits": set(),
+    "config": {"method", "fits"},  # of method its table, which is plain Python
     "recipes": {"config"},
     "distributed": set(),
     "objective": set(),
@@ -20,7 +21,7 @@ MAY = {
     "data": {"views"},  # what makes batches alone: see below
     "method": {"views", "model", "objective", "distributed"},
     "evaluate": {"data", "model", "distributed"},
-    "train": {"method", "data", "evaluate", "views", "distributed"},
+    "train": {"method", "model", "data", "evaluate", "views", "distributed"},
     "run": {
         "config", "objective", "model", "views", "data", "distributed", "method", "evaluate", "train", "report",
     },

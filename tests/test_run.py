@@ -143,8 +143,8 @@ def test_weights_that_a_last_step_spoils_are_not_saved(tmp_path):
     config = replace(TINY, source="patterns:20", batch_size=20, epochs=1, lr=1e6, precision="fp32", clip=None)
     method = build.build_method
 
-    def spoiled(config):
-        made = method(config)
+    def spoiled(config, prepare):
+        made = method(config, prepare)
         made.after_step = lambda _: made.encoder.conv1.weight.data.fill_(torch.inf)
         return made
 

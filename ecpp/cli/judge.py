@@ -1,5 +1,6 @@
 """`ecpp evaluate` and `ecpp report`."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -72,6 +73,8 @@ def evaluate(argv: list[str]) -> None:
         return
     names = [name.strip() for name in protocols.split(",") if name.strip()]
     result = evaluate_run(**values, protocols=names, say=_say)
+    if os.environ.get("RANK", "0") != "0":  # torchrun's other processes
+        return
     _print_protocols(options.run)
     for r in result["results"]:
         print(f"{r['protocol']}: {r['details']}")

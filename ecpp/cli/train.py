@@ -80,7 +80,7 @@ def replay(argv: list[str]) -> None:
 
 def _until_stopped(train: Callable[[], object]) -> None:
     """A run that is told to stop says so, and ends with the code of its signal: 143 for SIGTERM, 130 for SIGINT."""
-    from ecpp.train import Stopped
+    from ecpp.run import Stopped
 
     try:
         train()

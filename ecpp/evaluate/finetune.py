@@ -16,7 +16,7 @@ from ecpp.evaluate.protocols import Best, Outcome
 from ecpp.evaluate.score import Score, score
 
 AUGMENTED = "randomly cropped (8 to 100 % of the area) and flipped images"
-JUDGED = 30  # epochs, at most, after which the test images are looked at
+JUDGED = 10  # epochs, about, after which the test images are looked at
 
 
 @dataclass(frozen=True)
@@ -128,4 +128,5 @@ def finetune(
             found = count(model)
             best.add(epoch, found.top1)
             say(f"epoch {epoch}/{epochs}  loss {loss.item():.3g}  top-1 {found.top1:.1%}")
-    return Outcome(found, protocol.describe(), len(stream.usable), (stream.seed,), epochs, best.found)
+    details = replace(protocol, batch_size=stream.batch_size).describe()
+    return Outcome(found, details, len(stream.usable), (stream.seed,), epochs, best.found)

@@ -79,7 +79,9 @@ def _evaluation(results: list[dict[str, Any]]) -> list[str]:
 
 def _result(r: dict[str, Any]) -> str:
     parts = [f"{r.get('protocol', 'an unnamed protocol')}: {_share(r.get('top1'))} top-1"]
-    if "floor" in r:
+    if r.get("top5") is not None:
+        parts.append(f"{_share(r['top5'])} top-5")
+    if r.get("floor") is not None:
         parts.append(f"{_share(r['floor'])} for {r.get('floor_is', 'the floor')}")
     parts.append(f"on {r['data']}" if r.get("data") else "")
     parts += [f"{r[key]:,} {word}" for key, word in (("labels", "labels"), ("tested", "tested")) if key in r]

@@ -14,6 +14,20 @@ from ecpp.model import Entry, timm_entry
 from ecpp.run import RunFolder, about, build, load
 from ecpp.train import load_checkpoint
 
+# What is told of a measurement; the rest of it names folders.
+_MEASURED = (
+    "protocol",
+    "top1",
+    "top5",
+    "floor",
+    "floor_is",
+    "labels",
+    "tested",
+    "details",
+    "seeds",
+    "seconds",
+)
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -120,4 +134,5 @@ def _evaluation(file: Path) -> list[dict[str, Any]]:
         return []
     evaluation = json.loads(file.read_text())
     source = _public(str(evaluation.get("source", "")))
-    return [{"data": source} | result for result in evaluation.get("results", ())]
+    results = evaluation.get("results", ())
+    return [{"data": source} | {k: r[k] for k in _MEASURED if k in r} for r in results]

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ecpp import objective
-from ecpp.method.parts import Method, Shared, Step, gathered
+from ecpp.method.parts import Method, Shared, Step
 from ecpp.model import mlp
 from ecpp.objective.diagnostics import similarities
 from ecpp.views import ViewBatch
@@ -30,8 +30,7 @@ class BarlowTwins(Method):
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:
         return {"projector": mlp(features, dim, dim, layers=layers, final_bn=False)}
 
-    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
-        z = gathered(self.embed(batch))
+    def compare(self, batch: ViewBatch, z: Tensor, *, diagnose: bool) -> Step:
         barlow = partial(objective.barlow, redundancy=self.redundancy)
         loss = barlow(z, self.pairs, pair_reduction=self.pair_reduction)
         if not diagnose:

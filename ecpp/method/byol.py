@@ -1,10 +1,10 @@
 """BYOL×K: every view predicts the slowly moving embedding of every view it is paired with."""
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ecpp import objective
-from ecpp.method.parts import Method, Shared, Step, TargetViews, gathered, project
+from ecpp.method.parts import Method, Shared, Step, TargetViews, project
 from ecpp.method.target import EMASchedule, Target, predict
 from ecpp.model import mlp
 from ecpp.objective.diagnostics import similarities
@@ -38,14 +38,16 @@ class BYOL(Method):
             "predictor": mlp(dim, features, dim, layers=2, final_bn=False),
         }
 
-    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
+    def embeddings(self, batch: ViewBatch) -> tuple[Tensor, ...]:
         z = self.embed(batch)
-        p = gathered(project(self.predictor, z))
-        t = gathered(self.target(batch, self.bn_mode, self.target_views))
+        t = self.target(batch, self.bn_mode, self.target_views)
+        return project(self.predictor, z), t, z.detach()
+
+    def compare(self, batch: ViewBatch, p: Tensor, t: Tensor, z: Tensor, *, diagnose: bool) -> Step:
         loss, per_pair = predict(self, batch, p, t, objective.byol, regression_terms)
         if not diagnose:
             return Step(loss, {})
-        return Step(loss, similarities(gathered(z.detach())) | {"pair_loss": per_pair()})
+        return Step(loss, similarities(z) | {"pair_loss": per_pair()})
 
     def after_step(self, progress: float) -> None:
         self.target.follow(self.encoder, self.projector, progress)

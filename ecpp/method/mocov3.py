@@ -1,10 +1,10 @@
 """MoCo v3×K: every view finds its image's key among the keys of every view it is paired with."""
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ecpp import objective
-from ecpp.method.parts import Method, Shared, Step, TargetViews, gathered, project
+from ecpp.method.parts import Method, Shared, Step, TargetViews, project
 from ecpp.method.target import EMASchedule, Target, predict, towards
 from ecpp.model import mlp
 from ecpp.objective.diagnostics import mean_over, positive_share, similarities
@@ -39,16 +39,18 @@ class MoCoV3(Method):
             "predictor": mlp(dim, features, dim, layers=2, final_bn=True),
         }
 
-    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
+    def embeddings(self, batch: ViewBatch) -> tuple[Tensor, ...]:
         z = self.embed(batch)
-        q = gathered(project(self.predictor, z))
-        keys = gathered(self.target(batch, self.bn_mode, self.target_views))
+        keys = self.target(batch, self.bn_mode, self.target_views)
+        return project(self.predictor, z), keys, z.detach()
+
+    def compare(self, batch: ViewBatch, q: Tensor, keys: Tensor, z: Tensor, *, diagnose: bool) -> Step:
         loss, per_pair = predict(self, batch, q, keys, objective.cross, contrast_terms, tau=self.tau)
         if not diagnose:
             return Step(loss, {})
         share = mean_over(towards(self, batch, keys), positive_share(q, keys, tau=self.tau))
         shown = {"positive_share": share, "pair_loss": per_pair()}
-        return Step(loss, similarities(gathered(z.detach())) | shown)
+        return Step(loss, similarities(z) | shown)
 
     def after_step(self, progress: float) -> None:
         self.target.follow(self.encoder, self.projector, progress)

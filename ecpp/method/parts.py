@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypedDict
 import torch
 from torch import Tensor, nn
 
-from ecpp import distributed
+from ecpp.distributed import gather
 from ecpp.objective import diagnostics
 from ecpp.objective import pairs as graphs
 from ecpp.views import ViewBatch
@@ -34,6 +34,9 @@ class Shared(TypedDict, total=False):
 class Method(nn.Module):
     """What the training loop trains: called with a ViewBatch it gives a Step."""
 
+    compare: Callable[..., Step]
+    """(batch, *embeddings, diagnose): the loss of the embeddings of all images, and what there is to see of them."""
+
     def __init__(
         self,
         encoder: nn.Module,
@@ -48,6 +51,14 @@ class Method(nn.Module):
         self.pair_reduction, self.bn_mode = pair_reduction, bn_mode
         # No buffer: it stays on the CPU, where an objective can read it without stopping a GPU.
         self.pairs = pairs
+
+    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
+        """The loss of the embeddings of all processes, of which each computes its own."""
+        return self.compare(batch, *map(gather, self.embeddings(batch)), diagnose=diagnose)
+
+    def embeddings(self, batch: ViewBatch) -> tuple[Tensor, ...]:
+        """All that the loss compares, each (K, N, D) or of some views (L, N, D): nothing before it joins images."""
+        return (self.embed(batch),)
 
     def embed(self, batch: ViewBatch) -> Tensor:
         """The projections of all views, (K, N, D)."""
@@ -115,8 +126,3 @@ def project(head: nn.Module, h: Tensor) -> Tensor:
     """(K, N, D) through a head in one pass over all views."""
     out: Tensor = head(h.flatten(0, 1))
     return out.view(*h.shape[:2], -1)
-
-
-def gathered(z: Tensor) -> Tensor:
-    """(K, n, D) of this rank to (K, N, D) of all, with gradient: what the loss compares."""
-    return distributed.gather(z)

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ecpp import objective
-from ecpp.method.parts import Method, Shared, Step, gathered
+from ecpp.method.parts import Method, Shared, Step
 from ecpp.model import mlp
 from ecpp.objective.contrastive import Reduction
 from ecpp.objective.diagnostics import mean_over, positive_share, similarities
@@ -33,8 +33,7 @@ class SimCLR(Method):
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:
         return {"projector": mlp(features, features, dim, layers=layers, final_bn=True)}
 
-    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
-        z = gathered(self.embed(batch))
+    def compare(self, batch: ViewBatch, z: Tensor, *, diagnose: bool) -> Step:
         contrastive = partial(
             objective.contrastive,
             tau=self.tau,

@@ -1,10 +1,10 @@
 """SimSiam×K: every view predicts the embedding of every view it is paired with, whose gradient is stopped."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from ecpp.method.parts import Method, Shared, Step, TargetViews, gathered, project
+from ecpp.method.parts import Method, Shared, Step, TargetViews, project
 from ecpp.method.target import predict
 from ecpp.model import mlp
 from ecpp.objective.diagnostics import similarities
@@ -35,9 +35,11 @@ class SimSiam(Method):
             "predictor": mlp(dim, max(1, dim // 4), dim, layers=2, final_bn=False),
         }
 
-    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
+    def embeddings(self, batch: ViewBatch) -> tuple[Tensor, ...]:
         z = self.embed(batch)
-        p, z = gathered(project(self.predictor, z)), gathered(z)
+        return project(self.predictor, z), z
+
+    def compare(self, batch: ViewBatch, p: Tensor, z: Tensor, *, diagnose: bool) -> Step:
         t = z if self.target_views == "all" else torch.stack([z[place] for place in batch.order[0]])
         t = t.detach() if self.stop_gradient else t
         loss, per_pair = predict(self, batch, p, t, regression, regression_terms)

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ecpp import objective
-from ecpp.method.parts import Method, Shared, Step, gathered
+from ecpp.method.parts import Method, Shared, Step
 from ecpp.model import mlp
 from ecpp.objective.diagnostics import similarities
 from ecpp.views import ViewBatch
@@ -32,8 +32,7 @@ class VICReg(Method):
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:
         return {"projector": mlp(features, dim, dim, layers=layers, final_bn=False)}
 
-    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
-        z = gathered(self.embed(batch))
+    def compare(self, batch: ViewBatch, z: Tensor, *, diagnose: bool) -> Step:
         vicreg = partial(
             objective.vicreg,
             invariance=self.invariance,

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ecpp import objective
-from ecpp.method.parts import Method, Shared, Step, gathered
+from ecpp.method.parts import Method, Shared, Step
 from ecpp.model import mlp
 from ecpp.objective.diagnostics import similarities
 from ecpp.views import ViewBatch
@@ -28,10 +28,10 @@ class WMSE(Method):
 
     @staticmethod
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:
-        return {"projector": mlp(features, features, dim, layers=layers, final_bn=False)}
+        # Without a scale of their own the embeddings would shrink until `shrinkage` is all that is whitened.
+        return {"projector": mlp(features, features, dim, layers=layers, final_bn=True)}
 
-    def forward(self, batch: ViewBatch, diagnose: bool = True) -> Step:
-        z = gathered(self.embed(batch))
+    def compare(self, batch: ViewBatch, z: Tensor, *, diagnose: bool) -> Step:
         wmse = partial(objective.wmse, shrinkage=self.shrinkage)
         loss = wmse(z, self.pairs, pair_reduction=self.pair_reduction)
         if not diagnose:

@@ -3,10 +3,10 @@
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
+from ecpp.objective.unit import unit, wide
 
 
 def byol(
@@ -26,22 +26,24 @@ def byol(
         raise ValueError(
             f"p and t must both be (K views, N images, D), but are {tuple(p.shape)} and {tuple(t.shape)}"
         )
-    if reduction not in ("mean", "sum") or pair_reduction not in ("sum", "mean"):
-        raise ValueError(
-            f"reduction and pair_reduction must be mean or sum, but are {reduction!r} and {pair_reduction!r}"
-        )
+    if not (p.is_floating_point() and t.is_floating_point()):
+        raise ValueError(f"p and t must be of a floating type, but are {p.dtype} and {t.dtype}")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction must be mean or sum, but is {reduction!r}")
+    if pair_reduction not in ("sum", "mean"):
+        raise ValueError(f"pair_reduction must be sum or mean, but is {pair_reduction!r}")
     k, n, _ = p.shape
     if k < 2 or n < 1:
         raise ValueError(f"p holds K={k} views of N={n} images: there is no pair to learn from")
     mask = graphs.resolve(pairs, k, p.device)
-    wide = torch.float64 if torch.float64 in (p.dtype, t.dtype) else torch.float32
+    dtype = wide(p, t)
     with torch.autocast(p.device.type, enabled=False):
-        p = F.normalize(p.to(wide), dim=-1)
-        t = F.normalize(t.detach().to(wide), dim=-1)
+        p, _ = unit(p.to(dtype))
+        t, _ = unit(t.detach().to(dtype))
         if pairs is None:  # the targets of view i are all but its own, so their sum serves: O(K), not O(K²)
             paired = t.sum(dim=0, keepdim=True) - t  # (K, N, D)
         else:
-            paired = torch.einsum("ij,jnd->ind", mask.to(wide), t)
+            paired = torch.einsum("ij,jnd->ind", mask.to(dtype), t)
         total = 2 * n * mask.sum() - 2 * (p * paired).sum()
         total = total / n if reduction == "mean" else total
         return total if pair_reduction == "sum" else total / (mask.sum() / 2)

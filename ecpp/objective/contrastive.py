@@ -93,30 +93,37 @@ class _Known(torch.autograd.Function):
 
 def _terms(
     z: Tensor, everyone: Tensor | None, pairs: Tensor | None, tau: float, *,
-    own: bool, positive: bool, first: int, tile: int | None = None,
+    own: bool, positive: bool, first: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The sum over all anchors of all ordered pairs, and the graph on the device of `z`."""
     mask = graphs.resolve(pairs, len(z), z.device)
     # A graph on a GPU is never read, so no block of similarities can be left out there.
     needed = pairs.tolist() if pairs is not None and pairs.device.type == "cpu" else None
     tracked = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (z, everyone)]
+    # Tiles with in-place products gain nothing from a compiler and would be unrolled: it leaves them alone.
+    compute = _compute
+    if torch.compiler.is_compiling():
+        compute = torch.compiler.disable(_compute)  # type: ignore[no-untyped-call]  # torch types it so
+    total, dz, other = compute(z, everyone, mask, needed, tau, own, positive, first, tracked)
+    return (_Known.apply(total, z, everyone, dz, other) if any(tracked) else total), mask
+
+
+@torch.no_grad()
+def _compute(
+    z: Tensor, everyone: Tensor | None, mask: Tensor, needed: list[list[bool]] | None, tau: float,
+    own: bool, positive: bool, first: int, tracked: list[bool],
+) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    """The total and its gradient for `z` and `everyone`, in fp32 or float64 whatever the autocast."""
     dtype = wide(z) if everyone is None else wide(z, everyone)
-    with torch.no_grad(), torch.autocast(z.device.type, enabled=False):
-        u, u_inverse = unit(z.to(dtype).contiguous())
-        v, v_inverse = (u, u_inverse) if everyone is None else unit(everyone.to(dtype).contiguous())
+    with torch.autocast(z.device.type, enabled=False):
+        u, u_length = unit(z.to(dtype).contiguous())
+        v, v_length = (u, u_length) if everyone is None else unit(everyone.to(dtype).contiguous())
         terms = Terms(u, v, mask, needed, tau, own=own, positive=positive, first=first,
-                      tile=tile or _tile(z.device), gradient=(tracked[0], tracked[1]))  # fmt: skip
+                      gradient=(tracked[0], tracked[1]))  # fmt: skip
         total = terms.run()
-        if not any(tracked):
-            return total, mask
-        dz = None if terms.du is None else gradient(terms.du, u, u_inverse)
-        other = None if everyone is None or terms.dv is None else gradient(terms.dv, v, v_inverse)
-    return _Known.apply(total, z, everyone, dz, other), mask
-
-
-def _tile(device: torch.device) -> int:
-    """How many rows a block of similarities may have: on a CPU it should fit into the cache."""
-    return 512 if device.type == "cpu" else 4096
+        dz = gradient(terms.du, u, u_length) if tracked[0] and terms.du is not None else None
+        other = gradient(terms.dv, v, v_length) if tracked[1] and terms.dv is not None else None
+        return total, dz, other
 
 
 def _check(z: Tensor, tau: float) -> None:

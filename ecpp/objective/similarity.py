@@ -5,7 +5,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from ecpp.objective.sums import Exponentials, Logarithms
+
+
+def tile(device: torch.device) -> int:
+    """How many rows a tile of similarities has: on a CPU two such tiles fit into the cache."""
+    return 512 if device.type == "cpu" else 2048
 
 
 class Part(NamedTuple):
@@ -22,68 +30,10 @@ class Part(NamedTuple):
         return self.views.stop - self.views.start, self.images.stop - self.images.start
 
 
-class Exponentials:
-    """exp(S) is summed as it is: S lies within ±1/tau, which overflows for a very small tau alone."""
-
-    nothing = 0.0
-
-    @staticmethod
-    def open(s: Tensor) -> Tensor:
-        return s.exp_()
-
-    @staticmethod
-    def total(e: Tensor, dim: int) -> Tensor:
-        return e.sum(dim)
-
-    @staticmethod
-    def join(a: Tensor, b: Tensor) -> Tensor:
-        return a + b
-
-    @staticmethod
-    def log(total: Tensor) -> Tensor:
-        return total.log()
-
-    @staticmethod
-    def weights(denominator: Tensor, mask: Tensor) -> Tensor:
-        return mask / denominator
-
-    @staticmethod
-    def weigh(e: Tensor, rows: Tensor, columns: Tensor | None, spare: Tensor) -> None:
-        e.mul_(rows if columns is None else torch.add(rows, columns, out=spare))
-
-
-class Logarithms:
-    """The same for any tau, two to three times slower: sums and weights are kept as logarithms."""
-
-    nothing = -math.inf
-
-    @staticmethod
-    def open(s: Tensor) -> Tensor:
-        return s
-
-    @staticmethod
-    def total(s: Tensor, dim: int) -> Tensor:
-        return s.logsumexp(dim)
-
-    @staticmethod
-    def join(a: Tensor, b: Tensor) -> Tensor:
-        return torch.logaddexp(a, b)
-
-    @staticmethod
-    def log(total: Tensor) -> Tensor:
-        return total
-
-    @staticmethod
-    def weights(denominator: Tensor, mask: Tensor) -> Tensor:
-        return (-denominator).masked_fill(~mask, -math.inf)
-
-    @staticmethod
-    def weigh(s: Tensor, rows: Tensor, columns: Tensor | None, spare: Tensor) -> None:
-        if columns is None:
-            s.add_(rows).exp_()
-        else:
-            torch.add(s, rows, out=spare).exp_()
-            s.add_(columns).exp_().add_(spare)
+def _pieces(n: int, longest: int) -> list[slice]:
+    """0 … n in as few pieces of at most `longest` as will do, of about equal length."""
+    step = -(-n // -(-n // longest))
+    return [slice(i, min(i + step, n)) for i in range(0, n, step)]
 
 
 class Terms:
@@ -97,7 +47,7 @@ class Terms:
 
     def __init__(
         self, u: Tensor, v: Tensor, mask: Tensor, needed: list[list[bool]] | None, tau: float, *,
-        own: bool, positive: bool, first: int = 0, tile: int, gradient: tuple[bool, bool],
+        own: bool, positive: bool, first: int = 0, gradient: tuple[bool, bool],
     ) -> None:  # fmt: skip
         self.u, self.v, self.mask, self.needed, self.tau = u, v, mask[:, :, None], needed, tau
         self.own, self.positive, self.first = own, positive, first
@@ -108,22 +58,26 @@ class Terms:
         self.do: type[Exponentials] | type[Logarithms] = Exponentials if safe else Logarithms
         self.sums = u.new_full((k, k, n), self.do.nothing)  # at [i, j, n]: over the images m of view j
         self.weights = self.sums.clone()  # at [i, j, n]: one over the denominator
+        self.shares = u.new_zeros(k, k, n)  # at [i, j, n]: of the negatives in the denominator
         self.positives = u.new_zeros(k, k, n)
         self.du = torch.zeros_like(u) if gradient[0] else None
         self.dv = self.du if self.symmetric else torch.zeros_like(v) if gradient[1] else None
-        joined = max(1, min(k, tile // v.shape[1]))  # views in a tile
+        many, side = v.shape[1], tile(u.device)
+        joined = min(k, max(1, side // many))  # views in a tile; a small problem is one tile
         self.groups = [slice(i, min(i + joined, k)) for i in range(0, k, joined)]
-        self.split = 4 * tile  # a longer view is cut, and its tiles are computed twice
-        rows, columns = (joined * min(x.shape[1], self.split) for x in (u, v))
-        self.buffer, self.spare = u.new_empty(rows * columns), u.new_empty(rows * columns)
+        self.split = 4 * side  # a longer view is cut, and its tiles are computed twice
+        size = joined * min(n, self.split) * joined * min(many, self.split)
+        self.keep = max(n, many) <= self.split and len(self.groups) * size <= 16 * side**2
+        wanted = any(gradient)
+        self.buffer = u.new_empty(0 if wanted and self.keep and len(self.groups) == 1 else size)
+        self.spare = u.new_empty(size if wanted else 0)
 
     def run(self) -> Tensor:
         """The sum of all terms; then `du` and `dv` hold its gradient, as far as it was asked for."""
         wanted = self.du is not None or self.dv is not None
         inside = [(a, list(self._tiles(a, a))) for a in self.groups if self.own or a.stop - a.start > 1]
-        kept = None
-        for a, tiles in inside:  # first, for the sums inside each anchor's own view
-            kept = self._sum(a, a, tiles)
+        # These come first, for the sums inside each anchor's own view.
+        kept = [self._sum(a, a, tiles, keep=wanted and self.keep) for a, tiles in inside]
         for a in self.groups:
             for b in self.groups:
                 if a == b or (self.symmetric and a.start > b.start) or not self._holds_a_pair(a, b):
@@ -136,35 +90,44 @@ class Terms:
             own = self.weights.diagonal(dim1=0, dim2=1)  # (n, K)
             if self.own:  # the negatives of an anchor's own view are in the denominators of all its pairs
                 own.copy_(self.do.total(self.weights, 1).T)
-            for _, tiles in inside:
-                self._multiply(tiles, kept if len(inside) == 1 else None)
-        terms = self.do.log(self._denominator(slice(None), slice(None))) - self.positives
+            for (_, tiles), e in zip(inside, kept, strict=True):
+                self._multiply(tiles, e if self.keep else None)
+        everything = slice(None)
+        terms = self.do.log(self._negatives(everything, everything)) - self.positives
+        if self.positive:
+            terms = F.softplus(terms, threshold=50)  # log(1 + negatives / positive), exact where that is tiny
         return torch.where(self.mask, terms, 0).sum()
 
     def _holds_a_pair(self, a: slice, b: slice) -> bool:
         return self.needed is None or any(any(row[b]) for row in self.needed[a])
 
     def _tiles(self, a: slice, b: slice) -> Iterator[tuple[Part, Part]]:
-        n, m = self.u.shape[1], self.v.shape[1]
-        for r in range(0, n, self.split):
-            for c in range(0, m, self.split):
-                if not (self.symmetric and a == b and r > c):
-                    yield Part(a, slice(r, min(r + self.split, n))), Part(b, slice(c, min(c + self.split, m)))
+        for r in _pieces(self.u.shape[1], self.split):
+            for c in _pieces(self.v.shape[1], self.split):
+                if not (self.symmetric and a == b and r.start > c.start):
+                    yield Part(a, r), Part(b, c)
 
-    def _sum(self, a: slice, b: slice, tiles: list[tuple[Part, Part]]) -> Tensor | None:
+    def _sum(self, a: slice, b: slice, tiles: list[tuple[Part, Part]], keep: bool = False) -> Tensor | None:
         """Sums and weights of the pairs between two groups of views; returns their tile if there is one alone."""
         for rows, columns in tiles:
-            e = self._tile(rows, columns)
-            at = self.sums[rows.views, columns.views, rows.images]  # (g, h, rows)
-            at.copy_(self.do.join(at, self.do.total(e, 3).transpose(1, 2)))
+            e = self._tile(rows, columns, keep)
+            self._add(rows, columns, self.do.total(e, 3).transpose(1, 2))  # (g, h, rows)
             if self.symmetric and rows != columns:
-                at = self.sums[columns.views, rows.views, columns.images]  # (h, g, columns)
-                at.copy_(self.do.join(at, self.do.total(e, 1).transpose(0, 1)))
+                self._add(columns, rows, self.do.total(e, 1).transpose(0, 1))  # (h, g, columns)
         for i, j in ((a, b), (b, a)) if self.symmetric and a != b else ((a, b),):
-            self.weights[i, j] = self.do.weights(self._denominator(i, j), self.mask[i, j])
+            negatives = self._negatives(i, j)
+            denominator = negatives
+            if self.positive:
+                denominator = self.do.join(negatives, self.do.exp(self.positives[i, j]))
+            self.weights[i, j] = self.do.weights(denominator, self.mask[i, j])
+            self.shares[i, j] = self.do.share(negatives, self.weights[i, j])
         return e if len(tiles) == 1 else None
 
-    def _denominator(self, a: slice, b: slice) -> Tensor:
+    def _add(self, anchors: Part, others: Part, total: Tensor) -> None:
+        at = self.sums[anchors.views, others.views, anchors.images]
+        at.copy_(self.do.join(at, total))
+
+    def _negatives(self, a: slice, b: slice) -> Tensor:
         if not self.own:
             return self.sums[a, b]
         own = self.sums.diagonal(dim1=0, dim2=1).T[a, None]  # (g, 1, n)
@@ -177,20 +140,18 @@ class Terms:
         start = rows.images.start + max(0, -offset)
         return entries, slice(start, start + entries.shape[2])
 
-    def _tile(self, rows: Part, columns: Part) -> Tensor:
-        """(g, rows, h, columns): exp S or S itself, without the entries that no denominator holds."""
+    def _tile(self, rows: Part, columns: Part, keep: bool = False) -> Tensor:
+        """(g, rows, h, columns): exp S or S itself, without what is no negative."""
         x, y = rows.of(self.u), columns.of(self.v)
-        s = self.buffer[: len(x) * len(y)].view(len(x), len(y))
+        size = len(x) * len(y)
+        s = (x.new_empty(size) if keep else self.buffer[:size]).view(len(x), len(y))
         torch.addmm(s, x, y.T, beta=0, alpha=1 / self.tau, out=s)
         e = s.view(*rows.shape(), *columns.shape())
         entries, anchors = self._same_image(rows, columns, e)
         self.positives[rows.views, columns.views, anchors] = entries
         if self.symmetric:
             self.positives[columns.views, rows.views, anchors] = entries.transpose(0, 1)
-        if not self.positive:
-            entries.fill_(-math.inf)
-        elif rows.views == columns.views:
-            entries.diagonal(dim1=0, dim2=1).fill_(-math.inf)
+        entries.fill_(-math.inf)
         return self.do.open(e)
 
     def _multiply(self, tiles: list[tuple[Part, Part]], e: Tensor | None) -> None:
@@ -202,8 +163,11 @@ class Terms:
             if self.symmetric:
                 by_column = self.weights[columns.views, rows.views, columns.images].transpose(0, 1)[:, None]
             self.do.weigh(g, by_row, by_column, self.spare[: g.numel()].view(g.shape))
-            entries, _ = self._same_image(rows, columns, g)
-            entries.sub_(self.mask[rows.views, columns.views].to(g.dtype), alpha=2 if self.symmetric else 1)
+            entries, anchors = self._same_image(rows, columns, g)
+            pull = self.shares[rows.views, columns.views, anchors]  # minus the weight of the positive
+            if self.symmetric:
+                pull = pull + self.shares[columns.views, rows.views, anchors].transpose(0, 1)
+            entries.copy_(-pull)
             g = g.view(math.prod(rows.shape()), -1)
             if self.du is not None:
                 rows.of(self.du).addmm_(g, columns.of(self.v), alpha=1 / self.tau)

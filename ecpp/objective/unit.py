@@ -1,5 +1,7 @@
 """Embeddings of length 1, and what that does to their gradient."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -13,14 +15,13 @@ def wide(*tensors: Tensor) -> torch.dtype:
 
 
 def unit(z: Tensor) -> tuple[Tensor, Tensor]:
-    """`z` (…, D) divided by its length, and one over that length (…, 1)."""
+    """`z` (…, D) divided by its length, and that length (…, 1), infinite where there is no direction."""
     length = z.norm(dim=-1, keepdim=True)
-    seen = length > SHORTEST
-    inverse = seen / length.where(seen, 1)
-    return z * inverse, inverse
+    length = length.where(length > SHORTEST, math.inf)
+    return z / length, length
 
 
-def gradient(du: Tensor, u: Tensor, inverse: Tensor) -> Tensor:
+def gradient(du: Tensor, u: Tensor, length: Tensor) -> Tensor:
     """From the gradient for the unit vectors `u` to that for `z`; `du` is overwritten."""
     along = (u * du).sum(dim=-1, keepdim=True)
-    return du.addcmul_(u, along, value=-1).mul_(inverse)
+    return du.addcmul_(u, along, value=-1).div_(length)

@@ -5,5 +5,6 @@ from ecpp.run.folder import RunFolder
 from ecpp.run.judge import evaluate_run
 from ecpp.run.start import pretrain, resume
 from ecpp.run.weights import load
+from ecpp.train import Stopped
 
-__all__ = ["RunFolder", "curve_of_run", "evaluate_run", "load", "pretrain", "resume"]
+__all__ = ["RunFolder", "Stopped", "curve_of_run", "evaluate_run", "load", "pretrain", "resume"]

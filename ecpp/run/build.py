@@ -13,6 +13,7 @@ from ecpp.data import Images, Splits, Stream, Unreadable, check_classes, open_so
 from ecpp.evaluate import Preprocess
 from ecpp.method import METHODS, Method
 from ecpp.model import create_encoder, probe, shrinks_to_a_pixel
+from ecpp.model.recompute import recompute_blocks
 from ecpp.objective.pairs import GRAPHS, count
 from ecpp.views import ViewPlan, plan
 from ecpp.views.compiled import available as why_not_compiled
@@ -103,6 +104,8 @@ def build_method(config: Config, prepare: Callable[[nn.Module], None] = lambda e
         pair_reduction=config.pair_reduction,
         bn_mode=tuple(v.kind for v in view_plan.views) if config.bn_mode == "per_kind" else config.bn_mode,
     )
+    if config.checkpoint_activations:
+        recompute_blocks(method.encoder)
     return method.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 

@@ -35,55 +35,57 @@ def curve_of_run(
 
     Epochs whose weights are the same as when they were last judged on the same data are not judged again.
     """
-    folder = RunFolder(run)
-    config = folder.resolved()
-    torch.set_num_threads(config.threads or 1)
-    costs = {r["epoch"]: {k: r[k] for k in AXES} for r in folder.records() if r.get("kind") == "epoch"}
-    kept = [epoch for epoch in sorted(costs) if folder.epoch(epoch).exists()]
-    if not kept:
-        raise ValueError(
-            f"{run} kept no encoder of an epoch: a curve needs `ecpp pretrain … --keep-epochs` from the start"
+    device = usable_device(None)
+    with distributed.start(device):
+        folder = RunFolder(run)
+        config = folder.resolved()
+        torch.set_num_threads(config.threads or 1)
+        costs = {r["epoch"]: {k: r[k] for k in AXES} for r in folder.records() if r.get("kind") == "epoch"}
+        kept = [epoch for epoch in sorted(costs) if folder.epoch(epoch).exists()]
+        if not kept:
+            raise ValueError(
+                f"{run} kept no encoder of an epoch: a curve needs `ecpp pretrain … --keep-epochs` from the start"
+            )
+        bench = open_bench(
+            config,
+            source,
+            val,
+            limit,
+            device=device,
+            workers=(config.workers or 0) if workers is None else workers,
+            cache=FeatureCache(None),  # every encoder is asked once
         )
-    bench = open_bench(
-        config,
-        source,
-        val,
-        limit,
-        device=usable_device(None),
-        workers=(config.workers or 0) if workers is None else workers,
-        cache=FeatureCache(None),  # every encoder is asked once
-    )
-    protocol = linear_protocol(config, momentum)
+        protocol = linear_protocol(config, momentum)
 
-    def top1_of(net: torch.nn.Module) -> float:
-        found = FROZEN["linear"](bench.ask(net).sides, protocol, seed=config.seed, bf16=False)
-        return float(found.score.top1)
+        def top1_of(net: torch.nn.Module) -> float:
+            found = FROZEN["linear"](bench.ask(net).sides, protocol, seed=config.seed, bf16=False)
+            return float(found.score.top1)
 
-    head = {
-        "protocol": "linear",
-        "details": protocol.describe(),
-        "source": bench.source,
-        "val": bench.val,
-        "labels": len(bench.train),
-        "tested": len(bench.test),
-        "floor_is": FLOOR,
-    }
-    before = _earlier(folder, head)
-    floor = before.get("floor")
-    if floor is None:
-        floor = top1_of(bench.calibrate(bench.untrained()))
-    curve: dict[str, Any] = {**head, "floor": floor, "points": []}
-    known = {p["weights"]: p["top1"] for p in before.get("points", [])}
-    for epoch in kept:
-        started = time.perf_counter()
-        encoder = load(run, epoch=epoch)
-        weights = hash_weights(encoder)
-        top1 = known[weights] if weights in known else top1_of(encoder)
-        curve["points"].append({"epoch": epoch, **costs[epoch], "top1": top1, "weights": weights})
-        if distributed.is_main():
-            write_json(folder.curve, curve)
-        say(f"epoch {epoch}: linear {top1:.1%}, {time.perf_counter() - started:.0f} s")
-    return curve
+        head = {
+            "protocol": "linear",
+            "details": protocol.describe(),
+            "source": bench.source,
+            "val": bench.val,
+            "labels": len(bench.train),
+            "tested": len(bench.test),
+            "floor_is": FLOOR,
+        }
+        before = _earlier(folder, head)
+        floor = before.get("floor")
+        if floor is None:
+            floor = top1_of(bench.calibrate(bench.untrained()))
+        curve: dict[str, Any] = {**head, "floor": floor, "points": []}
+        known = {p["weights"]: p["top1"] for p in before.get("points", [])}
+        for epoch in kept:
+            started = time.perf_counter()
+            encoder = load(run, epoch=epoch)
+            weights = hash_weights(encoder)
+            top1 = known[weights] if weights in known else top1_of(encoder)
+            curve["points"].append({"epoch": epoch, **costs[epoch], "top1": top1, "weights": weights})
+            if distributed.is_main():
+                write_json(folder.curve, curve)
+                say(f"epoch {epoch}: linear {top1:.1%}, {time.perf_counter() - started:.0f} s")
+        return curve
 
 
 def _earlier(folder: RunFolder, head: dict[str, Any]) -> dict[str, Any]:

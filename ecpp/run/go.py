@@ -1,6 +1,5 @@
 """A run from its last checkpoint to its end."""
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -116,6 +115,7 @@ class Run:
             precision=c.precision,
             clip=c.clip,
             accumulate=c.accumulate,
+            micro_batch=c.micro_batch,
             log_every=1 if watchful else c.log_every,
             save_every=0.0 if watchful else SAVE_EVERY,
         )
@@ -124,7 +124,7 @@ class Run:
 
     def failure(self, error: NotFinite) -> Failure:
         """What is wrong with the step that stopped the run; every rank looks."""
-        return diagnose(self.method, self.stream, error.step, self.config.precision)
+        return diagnose(self.method, self.stream, error.step, self.config.precision, str(error))
 
     def _say(self, text: str | None) -> None:
         if text is not None:
@@ -182,10 +182,9 @@ class Run:
         stands = (
             "the last good checkpoint stands" if self.folder.checkpoint.exists() else "none was saved yet"
         )
-        spoiled = "" if math.isfinite(failure.largest_weight) else f"{error}. "
         advice = "" if failure.views else "A lower --lr or --clip 1, with another --out, usually helps. "
         return ValueError(
-            f"{spoiled}{failure.sentence()}. {advice}Of this step nothing was kept, {stands}; "
+            f"{failure.sentence()}. {advice}Of this step nothing was kept, {stands}; "
             f"`ecpp replay {self.folder.path}` runs up to it again, with checks"
         )
 

@@ -44,54 +44,78 @@ def evaluate_run(
     Learns from all training images with their labels (at most `limit`), whatever number of images the run
     itself used, and counts on all held-out ones. `momentum` is the linear probe's; `epochs` and `lr` are those of
     the protocols that see augmented images. Protocols that were asked for before, of the same weights and data, stay.
+    Under torchrun the ranks share the work on frozen features, and the first one writes.
     """
-    _check(protocols, workers, epochs, lr)
-    folder = RunFolder(run)
-    config = folder.resolved()
-    torch.set_num_threads(config.threads or 1)
+    device = usable_device(None)
+    with distributed.start(device):
+        _check(protocols, workers, epochs, lr)
+        say = say if distributed.is_main() else lambda text: None
+        folder = RunFolder(run)
+        config = folder.resolved()
+        torch.set_num_threads(config.threads or 1)
 
-    def bench_of(name: str | None, val: str | None) -> Bench:
-        return open_bench(
-            config,
-            name,
-            val,
-            limit,
-            device=usable_device(None),
-            workers=(config.workers or 0) if workers is None else workers,
-            cache=FeatureCache(folder.features if cache else None, say=say),
+        def bench_of(name: str | None, val: str | None, config: Config) -> Bench:
+            return open_bench(
+                config,
+                name,
+                val,
+                limit,
+                device=device,
+                workers=(config.workers or 0) if workers is None else workers,
+                cache=FeatureCache(folder.features if cache else None, say=say),
+            )
+
+        bench, encoder = bench_of(source, val, config), load(run)
+        tuning = FinetuneProtocol()
+        judge = Judge(
+            bench,
+            encoder,
+            linear_protocol(config, momentum),
+            replace(tuning, epochs=epochs or tuning.epochs, lr=lr or tuning.lr),
+            epochs,
+            recalibrate_bn,
+            say,
         )
+        suffix = RECALIBRATED if recalibrate_bn else ""
+        evaluation = _begin(folder, bench, limit, hash_weights(encoder))
+        for name in dict.fromkeys(protocols):
+            _add(folder, evaluation, judge.record(name, name + suffix), say)
+        for other in transfer:
+            there = bench_of(other, None, replace(config, classes=None))  # it has classes of its own
+            record = replace(judge, bench=there).record(
+                "linear-sweep", f"transfer:{Path(other).name}{suffix}"
+            )
+            _add(folder, evaluation, record, say)
+        return evaluation
 
-    bench = bench_of(source, val)
-    encoder = load(run)
+
+def _begin(folder: RunFolder, bench: Bench, limit: int | None, weights: str) -> dict[str, Any]:
+    """What an evaluation is of, and the results that are there of the same."""
     head = {
         "source": bench.source,
         "val": bench.val,
         "limit": limit,
         "classes": bench.classes,
-        "weights": hash_weights(encoder),
+        "weights": weights,
     }
-    tuning = FinetuneProtocol()
-    tuning = replace(tuning, epochs=epochs or tuning.epochs, lr=lr or tuning.lr)
-    probe = linear_protocol(config, momentum)
-    suffix = RECALIBRATED if recalibrate_bn else ""
-    evaluation: dict[str, Any] = {**head, "results": _earlier(folder, head)}
+    try:
+        there = json.loads(folder.evaluation.read_text())
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        there = None
+    same = isinstance(there, dict) and all(there.get(k, head) == v for k, v in head.items())
+    return {**head, "results": list(there["results"]) if same else []}
 
-    def add(judge: Judge, name: str, title: str) -> None:
-        record = judge.record(name, title + suffix)
-        results = {r["protocol"]: r for r in evaluation["results"]}
-        evaluation["results"] = list({**results, record["protocol"]: record}.values())
-        if distributed.is_main():
-            write_json(folder.evaluation, evaluation)
-        floor = "" if record["floor"] is None else f" (random encoder {record['floor']:.1%})"
-        say(f"{record['protocol']}: {record['top1']:.1%}{floor}, {record['seconds']:.0f} s")
 
-    judge = Judge(bench, encoder, probe, tuning, epochs, recalibrate_bn, say)
-    for name in dict.fromkeys(protocols):
-        add(judge, name, name)
-    for other in transfer:
-        there = Judge(bench_of(other, None), encoder, probe, tuning, epochs, recalibrate_bn, say)
-        add(there, "linear-sweep", f"transfer:{Path(other).name}")
-    return evaluation
+def _add(
+    folder: RunFolder, evaluation: dict[str, Any], record: dict[str, Any], say: Callable[[str], None]
+) -> None:
+    """A record takes the place of the one before it; what is found so far is written."""
+    results = {r["protocol"]: r for r in evaluation["results"]}
+    evaluation["results"] = list({**results, record["protocol"]: record}.values())
+    if distributed.is_main():
+        write_json(folder.evaluation, evaluation)
+    floor = "" if record["floor"] is None else f" (random encoder {record['floor']:.1%})"
+    say(f"{record['protocol']}: {record['top1']:.1%}{floor}, {record['seconds']:.0f} s")
 
 
 def _check(protocols: Sequence[str], workers: int | None, epochs: int | None, lr: float | None) -> None:
@@ -116,13 +140,3 @@ def linear_protocol(config: Config, momentum: float | None) -> LinearProtocol:
     if not 0 <= momentum < 1:
         raise ValueError(f"--momentum must be at least 0 and below 1, but is {momentum}")
     return replace(protocol, momentum=momentum)
-
-
-def _earlier(folder: RunFolder, head: dict[str, Any]) -> list[dict[str, Any]]:
-    """The results that are there of the same weights and data."""
-    try:
-        there = json.loads(folder.evaluation.read_text())
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
-        return []
-    same = isinstance(there, dict) and all(there.get(k, head) == v for k, v in head.items())
-    return list(there["results"]) if same and isinstance(there.get("results"), list) else []

@@ -38,7 +38,7 @@ def resolve(config: Config, images: Images) -> Config:
     """Every None replaced by what the images, the machine or the paper's rules say."""
     config = resolve_views(config, config.large or _natural_size(images))
     device = usable_device(config.device)
-    cores = os.cpu_count() or 1
+    cores = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # torchrun's
     if (config.threads or 1) > 4 * cores:
         raise ValueError(
             f"--threads {config.threads} is far more than the {cores} cores here: take at most {cores}"
@@ -135,11 +135,13 @@ def usable_device(name: str | None) -> str:
     return name
 
 
-def precision_on(name: str) -> Literal["bf16", "fp32"]:
-    """bf16 where the hardware computes in it; elsewhere it would be slower than fp32."""
+def precision_on(name: str) -> Literal["bf16", "fp16", "fp32"]:
+    """bf16 where the hardware computes in it, fp16 on GPUs that do not; elsewhere both would be slower than fp32."""
     device = torch.device(name)
     if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        if not torch.cuda.is_bf16_supported(including_emulation=False):
+            return "fp16"
+        native = True
     elif device.type == "cpu":
         able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         native = bool(able.get("amx_bf16") or able.get("avx512_bf16"))

@@ -22,8 +22,9 @@ def load(run: str | Path, *, epoch: int | None = None) -> nn.Module:
     config = folder.resolved()
     file = folder.checkpoint if epoch is None else folder.epoch(epoch)
     if not file.exists():
-        hint = f"`ecpp resume {run}` goes on with it" if epoch is None else "`--keep-epochs` keeps each"
-        raise FileNotFoundError(f"{run} has no {file.name} yet: {hint}")
+        if epoch is None:
+            raise FileNotFoundError(f"{run} has no checkpoint yet: `ecpp resume {run}` goes on with it")
+        raise FileNotFoundError(f"{run} kept no encoder of epoch {epoch}: `ecpp pretrain --keep-epochs` does")
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         encoder = build_encoder(config)
     state = load_checkpoint(file)

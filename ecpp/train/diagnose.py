@@ -1,5 +1,6 @@
 """What is wrong with a step whose numbers are not finite: which images, which view pairs, which layer."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ class Failure:
     layer: str | None  # the first one whose output is not finite
     largest_weight: float
     parameters: tuple[str, ...] = ()  # whose gradient is not finite though the loss is
+    seen: str = "the loss or a gradient was not finite"  # while training
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,20 +43,22 @@ class Failure:
                 f"step {self.step}: an image is not finite before it enters the encoder, in the views {views} "
                 f"of {names}; the loss is not finite for the view pairs {pairs or 'none'}"
             )
-        if self.layer is not None:
+        if not math.isfinite(self.largest_weight):
+            what = self.seen
+        elif self.layer is not None:
             what = f"the output of {self.layer} is not finite, for {len(self.images):,} images ({names})"
         elif self.pairs:
             what = f"the loss is not finite, in a step of {len(self.images):,} images ({names})"
         elif self.parameters:
             what = f"the gradient of {self.parameters[0]} and {len(self.parameters) - 1} more is not finite ({names})"
         else:
-            what = f"the loss or a gradient was not finite, and is so no longer when computed again ({names})"
+            what = f"{self.seen} (the images were {names})"
         where = f", in the view pairs {pairs}" if pairs else ""
         weights = f"the largest weight before it is {self.largest_weight:.3g}"
         return f"training diverged at step {self.step}: {what}{where}; {weights}"
 
 
-def diagnose(method: Method, stream: Stream, step: int, precision: str) -> Failure:
+def diagnose(method: Method, stream: Stream, step: int, precision: str, seen: str) -> Failure:
     """Compute a step again, with the weights before it, and look; every rank takes part."""
     batch = next(stream.batches(step, step + 1))
     broken = _broken_inputs(batch)  # (K, n)
@@ -78,6 +82,7 @@ def diagnose(method: Method, stream: Stream, step: int, precision: str) -> Failu
         layer=layer,
         largest_weight=float(weights.max()),
         parameters=parameters,
+        seen=seen,
     )
 
 

@@ -12,7 +12,7 @@ from ecpp import distributed
 from ecpp.data import Stream
 from ecpp.method import Method
 from ecpp.train.guard import Guard, NotFinite
-from ecpp.train.parts import backward
+from ecpp.train.parts import backward, backward_in_micro_batches
 from ecpp.train.signals import Stopped, listening
 from ecpp.views import ViewBatch
 
@@ -64,7 +64,7 @@ def train(
     """Train from `progress.step` to the end of the last epoch; save after each, and every `save_every` seconds."""
     total = options.epochs * stream.steps_per_epoch
     method.train()
-    module = distributed.wrap(method)
+    module = method if options.micro_batch else distributed.wrap(method)
     word, saved = distributed.Word(), time.monotonic()
     with listening() as signal:
         window = _Window()
@@ -121,7 +121,10 @@ def _step(
         group["lr"] = lr
     optimizer.zero_grad(set_to_none=True)
     with autocast(batch.groups[0].device, options.precision):
-        step = backward(module, batch, guard, options.accumulate, diagnose=diagnose)
+        if options.micro_batch and isinstance(module, Method):
+            step = backward_in_micro_batches(module, batch, guard, options.micro_batch, diagnose=diagnose)
+        else:
+            step = backward(module, batch, guard, options.accumulate, diagnose=diagnose)
     norm = guard.step(number, step.loss, module.parameters(), optimizer, options.clip)
     return {"loss": step.loss.detach(), **step.metrics, "gradient_norm": norm}
 

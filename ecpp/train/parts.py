@@ -5,7 +5,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from ecpp.method import Step
+from ecpp import distributed
+from ecpp.method import Method, Step
+from ecpp.model.recompute import unremembered
 from ecpp.train.guard import Guard
 from ecpp.views import ViewBatch
 
@@ -43,3 +45,41 @@ def backward(
             torch.autograd.backward(guard.scaled(step.loss / parts))
         losses.append(step.loss.detach())
     return Step(torch.stack(losses).mean(), step.metrics)
+
+
+def backward_in_micro_batches(
+    method: Method, batch: ViewBatch, guard: Guard, size: int, *, diagnose: bool = True
+) -> Step:
+    """The gradient of the whole batch with the activations of `size` images at a time (Gao et al. 2021).
+
+    First all embeddings without gradient; then the loss of all of them and its gradient for each; then every
+    part once more, backward from that gradient. BatchNorm sees a part at a time, and follows the second pass.
+    """
+    parts = [some_images(batch, i, min(i + size, batch.n)) for i in range(0, batch.n, size)]
+    states, rows = [], []
+    with torch.no_grad(), unremembered(method):
+        for part in parts:
+            states.append(_random_state(part))
+            rows.append(method.embeddings(part))
+    whole = [torch.cat(column, dim=1).requires_grad_() for column in zip(*rows, strict=True)]
+    step: Step = method.compare(batch, *map(distributed.gather, whole), diagnose=diagnose)
+    torch.autograd.backward(guard.scaled(step.loss))
+    for i, (part, state) in enumerate(zip(parts, states, strict=True)):
+        _set_random_state(part, state)  # the same dropout again
+        mine = [None if w.grad is None else w.grad[:, i * size : (i + 1) * size] for w in whole]
+        again = zip(method.embeddings(part), mine, strict=True)
+        live = [(e, g) for e, g in again if g is not None and e.requires_grad]
+        torch.autograd.backward([e for e, _ in live], [g.to(e.dtype) for e, g in live])
+    distributed.average([p.grad for p in method.parameters() if p.grad is not None])
+    return Step(step.loss.detach(), step.metrics)
+
+
+def _random_state(batch: ViewBatch) -> list[Tensor]:
+    on_gpu = batch.groups[0].device.type == "cuda"
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else [])]
+
+
+def _set_random_state(batch: ViewBatch, state: list[Tensor]) -> None:
+    torch.set_rng_state(state[0])
+    if len(state) > 1:
+        torch.cuda.set_rng_state(state[1], batch.groups[0].device)

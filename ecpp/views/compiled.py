@@ -127,12 +127,17 @@ class Painter:
         images = source.images if source.images.dtype == torch.uint8 else source.images.float()
         boxes, flip = (None if t is None else t.contiguous() for t in (source.boxes, source.flip))
         source = Uncut(images.contiguous(), boxes, flip)
-        shares = self._row.tensor_split(min(torch.get_num_threads(), len(self._row)))
-        if len(shares) == 1:
-            self._paint(source, *shares)
-            return
-        for done in [_pool(len(shares)).submit(self._paint, source, share) for share in shares]:
-            done.result()
+        threads = min(torch.get_num_threads(), len(self._row))
+        shares = iter(self._row.tensor_split(1 if threads < 2 else min(len(self._row), 8 * threads)))
+
+        def work() -> None:
+            for share in shares:  # whoever is free takes the next
+                self._paint(source, share)
+
+        others = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
+        work()
+        for other in others:
+            other.result()
 
     def _paint(self, source: Uncut, places: Tensor) -> None:
         """One thread's share; other threads run meanwhile, as ctypes does not hold the interpreter."""

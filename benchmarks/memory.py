@@ -20,7 +20,9 @@ from ecpp.views import plan
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4])
@@ -32,10 +34,16 @@ def main() -> None:
     first = None
     for workers in options.workers:
         words = [options.folder, "--one", "--epochs", str(options.epochs), "--workers", str(workers)]
-        done = subprocess.run([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=True
+        )
         sizes = list(map(int, done.stdout.split()))
         first = sizes if first is None else first
-        each = f", {(sizes[-1] - first[-1]) / workers:.0f} MiB a worker" if workers and first is not sizes else ""
+        each = (
+            f", {(sizes[-1] - first[-1]) / workers:.0f} MiB a worker"
+            if workers and first is not sizes
+            else ""
+        )
         print(f"{workers} workers: MiB in each epoch {' '.join(map(str, sizes))}{each}", flush=True)
 
 

@@ -1,6 +1,7 @@
 """The contrastive loss of K views, forward and backward: ecpp, a loop over pairs, and the arithmetic limit.
 
     python benchmarks/objective.py
+    python benchmarks/objective.py --tiles    ecpp alone, by the rows of a tile
 
 fp32, D = 256, two threads, tau = 0.2; full graph. "loop" adds up lightly's NTXentLoss over the K(K-1)/2 pairs and
 calls backward once. "limit" is the matrix products that cannot be avoided, alone: half of the similarities, and one
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import torch
 
@@ -122,12 +124,33 @@ def table():
         )
 
 
+def tiles():
+    """Median milliseconds by the rows of a tile: so many rows or fewer are one tile, computed at once."""
+    from ecpp.objective import similarity
+
+    sides = (128, 256, 512, 1024)
+    print("| K | N | " + " | ".join(f"{side} rows" for side in sides) + " |")
+    print("|---" * (2 + len(sides)) + "|")
+    for k, n in ((8, 64), (8, 128), (4, 256), (8, 256), (16, 256), (4, 1024), (8, 1024)):
+        taken = {side: [] for side in sides}
+        step = ecpp(embeddings(k, n))
+        for _ in range(WARM + REPEATS):
+            for side, t in taken.items():
+                with mock.patch.object(similarity, "tile", return_value=side):
+                    start = time.perf_counter()
+                    step()
+                    t.append((time.perf_counter() - start) * 1e3)
+        medians = [statistics.median(t[WARM:]) for t in taken.values()]
+        print(f"| {k} | {n} | " + " | ".join(f"{t:.2f} ms" for t in medians) + " |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--times", nargs=2, type=int, metavar=("K", "N"), help="one cell, as JSON")
     parser.add_argument("--memory", nargs=3, metavar=("NAME", "K", "N"), help="one of a cell's, as JSON")
+    parser.add_argument("--tiles", action="store_true", help="time ecpp by the size of its tiles")
     args = parser.parse_args()
     torch.set_num_threads(THREADS)
     if args.times:
@@ -135,6 +158,8 @@ def main():
     elif args.memory:
         name, k, n = args.memory
         print(json.dumps(memory(name, int(k), int(n))))
+    elif args.tiles:
+        tiles()
     else:
         table()
 

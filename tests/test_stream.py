@@ -1,11 +1,16 @@
 """Which sample when, as rendered batches: in memory, by workers and by ranks."""
 
+from dataclasses import fields, replace
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from pictures import Pictures, fill, picture, save
 
 from ecpp.data import Stream
+from ecpp.data.decode import Encoded
 from ecpp.data.folder import Folder
 from ecpp.views import ViewPlan, draw, finish, plan, render
 from ecpp.views.render import crop_views, empty_crops
@@ -120,15 +125,86 @@ def test_a_batch_of_files_is_what_its_crops_give_with_any_number_of_workers():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_memory_and_files_show_the_same_views():
-    crops = ViewPlan(PLAN.views, mean=(0.0,) * 3, std=(1.0,) * 3)
-    sides = [
-        Stream(small_images(memory), crops, batch_size=5, seed=0).batches(0, 4) for memory in (True, False)
-    ]
-    for a, b in zip(*sides, strict=True):
+WAYS = [(0, 1), (1, 1), (2, 1), (0, 2), (2, 2)]  # workers, ranks
+
+
+@pytest.mark.parametrize(("workers", "world"), WAYS)
+def test_memory_files_workers_and_ranks_show_the_same_views(workers, world, monkeypatch):
+    """The same boxes and parameters everywhere; equal bits among workers; pixels of files as near as bytes are."""
+    plain = ViewPlan(PLAN.views, mean=(0.0,) * 3, std=(1.0,) * 3)
+    drawn = {True: [], False: []}
+
+    def batches(memory, ranks, **options):
+        def noted(*args, **kwargs):
+            params = draw(*args, **kwargs)
+            drawn[memory].append(params)
+            return params
+
+        for name in ("ecpp.data.stream", "ecpp.views.render"):
+            monkeypatch.setattr(import_module(name), "draw", noted)
+        parts = [
+            Stream(small_images(memory), plain, batch_size=6, seed=0, rank=r, world=ranks, **options).batches(
+                0, 4
+            )
+            for r in range(ranks)
+        ]
+        return [list(part) for part in zip(*parts, strict=True)]
+
+    ram, one = batches(True, 1), batches(False, 1)
+    assert_equal_params(drawn[True], drawn[False])
+    drawn[False].clear()
+    files = batches(False, world, workers=workers)
+    if world == 1:
+        assert_equal_params(drawn[True], drawn[False])
+    for (a,), (b,), parts in zip(ram, one, files, strict=True):
+        assert torch.equal(a.samples, torch.cat([p.samples for p in parts]))
+        for k in range(PLAN.k):
+            got = torch.cat([p.view(k) for p in parts])
+            assert torch.equal(got, b.view(k)) if world == 1 else torch.allclose(got, b.view(k), atol=1e-5)
+            away = (a.view(k) - got).abs() * 255
+            if plain.views[k].colour is None:
+                assert away.max() < 1.5
+            else:  # colour magnifies the rounding of a file's crops, of few pixels by more than 2.5
+                assert away.mean() < 0.5
+                assert (away > 2.5).double().mean() < 5e-3
+                assert away.max() < 6
+
+
+def assert_equal_params(one, other):
+    for a, b in zip(one, other, strict=True):
+        for field in fields(a):
+            assert torch.equal(getattr(a, field.name), getattr(b, field.name))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_scaled_decoding_shows_the_same_views_within_its_error(tmp_path, workers):
+    """Same boxes; smooth pictures as JPEG, 4 of 255 in the mean of a view and 24 at the most."""
+    for i in range(6):
+        small = picture(6, 7, seed=i)[None].float()
+        large = F.interpolate(small, (300 + 9 * i, 400), mode="bicubic")[0].clamp(0, 255).to(torch.uint8)
+        save(tmp_path / f"{i}.jpg", large, quality=92)
+    views = plan(4, large=32, small=16)
+    crops = ViewPlan(tuple(replace(v, colour=None) for v in views.views), mean=(0.0,) * 3, std=(1.0,) * 3)
+    decoded = []
+    real = Encoded.decode
+
+    def noted(self, factor=1):
+        decoded.append(factor)
+        return real(self, factor)
+
+    images = Folder(tmp_path)
+    full = list(Stream(images, crops, batch_size=6, seed=0).batches(0, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoded, "decode", noted)
+        quick = list(Stream(images, crops, batch_size=6, seed=0, scaled=True, workers=workers).batches(0, 3))
+    if not workers:
+        assert {4, 8} <= set(decoded)  # it does what it says
+    for a, b in zip(full, quick, strict=True):
         assert torch.equal(a.samples, b.samples)
-        for k in (2, 3):  # crop-only: no colour to magnify the rounding of a file's crops
-            assert (a.view(k) - b.view(k)).abs().max() < 1.5 / 255
+        for k in range(4):
+            away = (a.view(k) - b.view(k)).abs() * 255
+            assert away.mean() < 4
+            assert away.max() < 24
 
 
 @pytest.mark.parametrize("make", [lambda: small_images(True), large_images], ids=["memory", "files"])

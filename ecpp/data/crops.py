@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from ecpp.data.decode import Encoded
 from ecpp.data.source import Images
@@ -48,6 +49,9 @@ class Cutter:
         u = numbers(self.plan, samples, seed=self.seed, epoch=epoch)  # (K, N, slots)
         sizes = torch.ones(len(keys), 2, dtype=torch.int64)
         crops = empty_crops(self.plan, len(keys))
+        if get_worker_info() is not None:
+            # They go there anyway. Among the images on the heap they leave holes, and the worker grows for epochs.
+            crops = [c.share_memory_() for c in crops]
         unreadable: dict[int, Unreadable] = {}
         waiting: dict[
             int, Tensor | Encoded

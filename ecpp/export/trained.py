@@ -24,7 +24,7 @@ _MEASURED = (
     "labels",
     "tested",
     "details",
-    "seed",
+    "seeds",
     "seconds",
 )
 

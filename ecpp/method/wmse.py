@@ -28,7 +28,8 @@ class WMSE(Method):
 
     @staticmethod
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:
-        return {"projector": mlp(features, features, dim, layers=layers, final_bn=False)}
+        # Without a scale of their own the embeddings would shrink until `shrinkage` is all that is whitened.
+        return {"projector": mlp(features, features, dim, layers=layers, final_bn=True)}
 
     def compare(self, batch: ViewBatch, z: Tensor, *, diagnose: bool) -> Step:
         wmse = partial(objective.wmse, shrinkage=self.shrinkage)

@@ -63,7 +63,7 @@ class Terms:
         self.du = torch.zeros_like(u) if gradient[0] else None
         self.dv = self.du if self.symmetric else torch.zeros_like(v) if gradient[1] else None
         many, side = v.shape[1], tile(u.device)
-        joined = k if k * many <= 2 * side else max(1, side // many)  # views in a tile
+        joined = min(k, max(1, side // many))  # views in a tile; a small problem is one tile
         self.groups = [slice(i, min(i + joined, k)) for i in range(0, k, joined)]
         self.split = 4 * side  # a longer view is cut, and its tiles are computed twice
         size = joined * min(n, self.split) * joined * min(many, self.split)

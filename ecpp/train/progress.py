@@ -60,7 +60,8 @@ class Display:
             self.warned = True
             self._line(
                 f"{waiting:.0%} of the time goes into waiting for views: "
-                "more --workers help, and so do smaller --small views or fewer --views"
+                "more --workers help where cores are idle; so does `ecpp pack` with --side, --scaled for large JPEG "
+                "files, a smaller --small, or fewer --views"
             )
 
     def say(self, text: str) -> None:

@@ -35,22 +35,18 @@ class Watch:
         return self._health() | self._knn()
 
     def _knn(self) -> Record:
-        """The first rank computes it, the others wait."""
-
-        def judge() -> Record:
-            pairs: list[Tensor] = []
-            for images in self.sides:
-                f = features(
-                    self.method.encoder,
-                    images,
-                    build.build_preprocess(self.config),
-                    workers=self.config.workers or 0,
-                    bf16=self.config.precision == "bf16",
-                )
-                pairs += [f.values, images.labels[f.index]]  # type: ignore[index]
-            return {"knn": knn_accuracy(*pairs)}
-
-        return distributed.first(judge) if self.sides else {}
+        """The ranks share the features, and the first one counts."""
+        pairs: list[Tensor] = []
+        for images in self.sides:
+            f = features(
+                self.method.encoder,
+                images,
+                build.build_preprocess(self.config),
+                workers=self.config.workers or 0,
+                bf16=self.config.precision == "bf16",
+            )
+            pairs += [f.values, images.labels[f.index]]  # type: ignore[index]
+        return {"knn": distributed.first(lambda: knn_accuracy(*pairs))} if pairs else {}
 
     @torch.no_grad()
     def _health(self) -> Record:

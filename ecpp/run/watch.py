@@ -30,6 +30,15 @@ class Watch:
         self.held_out = data.held_out is not None
         self.stream = _fixed_views(config, data.train if data.held_out is None else data.held_out)
 
+    def check_can_keep_best(self) -> None:
+        """A measure that is never taken can have no best epoch."""
+        if self.config.keep_best == "knn" and not self.sides:
+            raise ValueError("--keep-best knn needs labels on training and held-out images: take rankme")
+        if self.config.keep_best == "rankme" and self.stream is None:
+            raise ValueError(
+                f"--keep-best rankme needs at least {_FEW} images to measure: give more by --val"
+            )
+
     def measure(self) -> Record:
         """All measurements, the same on every rank."""
         return self._health() | self._knn()

@@ -91,6 +91,11 @@ def test_every_epoch_says_how_it_goes(tmp_path, capsys):
     assert [r["rankme"] for r in saved] == [r["rankme"] for r in epochs]
 
 
+def test_a_best_that_cannot_be_known_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="--keep-best rankme needs at least 32 images"):
+        pretrain(replace(TINY, source="patterns:40", keep_best="rankme"), tmp_path / "run", console=QUIET)
+
+
 def without_what_prevents_it(*arguments):
     """BYOL whose predictor does nothing and whose target is the network itself."""
     method = build_method(*arguments)

@@ -82,6 +82,7 @@ class Run:
         if step:
             self._say(f"{self.folder.path}: {name} goes on at step {step} of {self.total}")
         watch = Watch(self.config, self.method, self.data)
+        watch.check_can_keep_best()
         display = Display(
             self.console,
             name,
@@ -159,8 +160,6 @@ class Run:
             distributed.first(lambda: keep_epoch(self.folder, self.method.encoder, epoch))
         history = self.training.history
         record = as_record(epoch, watch.measure())
-        if "rankme" not in record:
-            return record
         history.records.append(record)
         key = self.config.keep_best
         if key is not None and history.best(key) == epoch:
@@ -170,7 +169,7 @@ class Run:
                 key: record[key],
             }
             distributed.first(lambda: save_checkpoint(state, self.folder.best))
-        return record | {"verdict": history.verdict()}
+        return record | ({"verdict": history.verdict()} if "rankme" in record else {})
 
     def _save(self) -> None:
         state = self.training.state()

@@ -30,27 +30,32 @@ class Watch:
         self.held_out = data.held_out is not None
         self.stream = _fixed_views(config, data.train if data.held_out is None else data.held_out)
 
+    def check_can_keep_best(self) -> None:
+        """A measure that is never taken can have no best epoch."""
+        if self.config.keep_best == "knn" and not self.sides:
+            raise ValueError("--keep-best knn needs labels on training and held-out images: take rankme")
+        if self.config.keep_best == "rankme" and self.stream is None:
+            raise ValueError(
+                f"--keep-best rankme needs at least {_FEW} images to measure: give more by --val"
+            )
+
     def measure(self) -> Record:
         """All measurements, the same on every rank."""
         return self._health() | self._knn()
 
     def _knn(self) -> Record:
-        """The first rank computes it, the others wait."""
-
-        def judge() -> Record:
-            pairs: list[Tensor] = []
-            for images in self.sides:
-                f = features(
-                    self.method.encoder,
-                    images,
-                    build.build_preprocess(self.config),
-                    workers=self.config.workers or 0,
-                    bf16=self.config.precision == "bf16",
-                )
-                pairs += [f.values, images.labels[f.index]]  # type: ignore[index]
-            return {"knn": knn_accuracy(*pairs)}
-
-        return distributed.first(judge) if self.sides else {}
+        """The ranks share the features, and the first one counts."""
+        pairs: list[Tensor] = []
+        for images in self.sides:
+            f = features(
+                self.method.encoder,
+                images,
+                build.build_preprocess(self.config),
+                workers=self.config.workers or 0,
+                bf16=self.config.precision == "bf16",
+            )
+            pairs += [f.values, images.labels[f.index]]  # type: ignore[index]
+        return {"knn": distributed.first(lambda: knn_accuracy(*pairs))} if pairs else {}
 
     @torch.no_grad()
     def _health(self) -> Record:

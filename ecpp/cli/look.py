@@ -15,6 +15,9 @@ class Plan:
     config: ConfigOptions
     recipe: Literal["cifar10", "imagenet100", "imagenet1k"] | None = None
     """Start from the paper's setting; other options change it."""
+    measure: tuple[str, ...] | None = None
+    """Take a few steps with each of these K, or K with a size of small views as in 6x20: time and memory. Without
+    any it tries 2, 4, 6 and 8."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ def plan(argv: list[str]) -> None:
     from ecpp.run.explain import explain
 
     explain(options.config)
+    if options.measure is not None:
+        from ecpp.run.explain import explain_costs
+
+        explain_costs(options.config, options.measure or ("2", "4", "6", "8"))
 
 
 def views(argv: list[str]) -> None:

@@ -1,5 +1,8 @@
 """What a setting means and costs, in words and numbers."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from rich.console import Console
 from rich.table import Table
 
@@ -7,6 +10,7 @@ from ecpp.config import Config
 from ecpp.method import METHODS
 from ecpp.objective.pairs import GRAPHS, count
 from ecpp.run import build
+from ecpp.run.measure import STEPS, measure
 from ecpp.run.resolve import resolve, resolve_views
 from ecpp.views import View
 
@@ -53,6 +57,57 @@ def explain(config: Config) -> None:
             f"{len(images):,} images, {config.epochs} epochs: {steps:,} steps of {config.batch_size} images, "
             f"{seen * plan.k:,} view passes, {seen * pairs:,} pairs"
         )
+
+
+def explain_costs(config: Config, candidates: Sequence[str]) -> None:
+    """Print what each K, or K with a size of small views, costs here, from a few steps of each."""
+    if not config.source:
+        raise ValueError(
+            "--measure takes steps with real images: name them, as in `ecpp plan SOURCE --measure`"
+        )
+    console = Console(highlight=False)
+    table = Table(
+        "K", "small", "step", "epoch", "epochs a day", f"{config.epochs} epochs", "memory", "pairs a second"
+    )
+    for one in [_candidate(config, c) for c in candidates]:
+        cost = measure(one)
+        images = one.batch_size / cost.step_seconds
+        table.add_row(
+            str(one.views),
+            f"{one.small} px" if one.small else "as large" if one.views > 2 else "none",
+            _seconds(cost.step_seconds),
+            _seconds(cost.epoch_seconds),
+            f"{86_400 / cost.epoch_seconds:,.0f}",
+            _seconds(cost.epoch_seconds * one.epochs),
+            f"{cost.memory / 2**20:,.0f} MiB",
+            f"{images * build.pairs_per_image(one):,.0f}",
+        )
+    console.print(table)
+    console.print(
+        f"from {STEPS} steps of each; the measurements after each epoch and checkpoints come on top"
+    )
+
+
+def _candidate(config: Config, text: str) -> Config:
+    """`6` or `6x20`: the config with that many views, and with small ones of that size."""
+    views, _, small = text.partition("x")
+    if not (views.isdecimal() and (small.isdecimal() or "x" not in text)):
+        raise ValueError(
+            f"--measure takes numbers of views, or with a size of small ones as in 6x20, not {text!r}"
+        )
+    k = int(views)
+    n_simclr = config.n_simclr if k == config.views else None
+    return replace(
+        config, views=k, n_simclr=n_simclr, small=int(small) if small else config.small if k > 2 else None
+    )
+
+
+def _seconds(value: float) -> str:
+    """As a person says it."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if value >= 2 * length:
+            return f"{value / length:,.3g} {unit}"
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
 def _colour(view: View) -> str:

@@ -32,7 +32,7 @@ def ecpp(*words):
 def run(a, arm, views, seed):
     """Train and judge one run; what the table needs of it."""
     folder = a.out / f"{arm}-{views}-{a.epochs}epochs-seed{seed}"
-    method = ["--method", "simsiam", "--stop-gradient", "False"] if arm == COLLAPSE else ["--method", arm]
+    method = ["--method", "simsiam", "--no-stop-gradient"] if arm == COLLAPSE else ["--method", arm]
     small = ["--small", "20"] if views > 2 else []
     threads = ["--threads", "1"] if a.jobs > 1 else []
     plan = ["--views", views, *small, "--epochs", a.epochs, "--seed", seed, *threads]

@@ -34,7 +34,8 @@ def assert_equal(got, expected, tol):
 def embeddings(kind, k, n, d, seed):
     g = torch.Generator().manual_seed(seed)
     z = torch.randn(k, n, d, generator=g)
-    return z if kind == "random" else torch.randn(1, n, d, generator=g) + 0.3 * z
+    image = torch.randn(1, n, d, generator=g)
+    return {"random": z, "close": image + 0.3 * z, "equal": image.repeat(k, 1, 1)}[kind]
 
 
 @settings(max_examples=25)
@@ -70,7 +71,7 @@ def test_every_tiling_equals_one_array_of_similarities(problem, side, tau, posit
 
 @pytest.mark.parametrize("side", [4, 40, 512])
 @pytest.mark.parametrize("tau", [0.01, 1 / 64, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
-@pytest.mark.parametrize("kind", ["random", "close"])
+@pytest.mark.parametrize("kind", ["random", "close", "equal"])
 def test_fp32_against_float64(kind, tau, side):
     """1e-6, and below tau = 0.2 the rounding of a cosine near 1 (half of 1.2e-7, over tau) and what the sum adds."""
     for seed, (k, n, d), graph, positive in (

@@ -259,7 +259,7 @@ def test_a_broken_image_is_left_out_and_named(tmp_path, workers):
     pretrain(config, tmp_path / "run", console=QUIET)
     (record,) = records(tmp_path / "run", "unreadable")
     assert record["name"] == str(broken)
-    assert "no image that PIL knows" in record["reason"]
+    assert "no image of a known kind" in record["reason"]
     assert write_report([tmp_path / "run"], tmp_path / "report.html").exists()
 
 

@@ -51,7 +51,7 @@ class Cutter:
         crops = empty_crops(self.plan, len(keys))
         if get_worker_info() is not None:
             # They go there anyway. Among the images on the heap they leave holes, and the worker grows for epochs.
-            crops = [c.share_memory_() for c in crops]
+            crops = [c.share_memory_() for c in crops]  # type: ignore[no-untyped-call]
         unreadable: dict[int, Unreadable] = {}
         waiting: dict[
             int, Tensor | Encoded

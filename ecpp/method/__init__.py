@@ -40,13 +40,11 @@ _FOLLOWS = ("ema", "ema_schedule", "ema_per_pair", "target_views")  # those with
 METHODS = {
     "simclr": Entry("ecpp.method.simclr:SimCLR", "SimCLR", ("tau", "loss")),
     "byol": Entry("ecpp.method.byol:BYOL", "BYOL", _FOLLOWS),
-    "simsiam": Entry(
-        "ecpp.method.simsiam:SimSiam", "SimSiam", ("stop_gradient", "target_views"), base_lr=0.12
-    ),
+    "simsiam": Entry("ecpp.method.simsiam:SimSiam", "SimSiam", ("stop_gradient", "target_views")),
     "mocov3": Entry("ecpp.method.mocov3:MoCoV3", "MoCo v3", ("tau", *_FOLLOWS)),
     "barlow": Entry("ecpp.method.barlow:BarlowTwins", "Barlow Twins", (), 512, 3, 0.012),
     "vicreg": Entry("ecpp.method.vicreg:VICReg", "VICReg", (), 512, 3, 0.04),
-    "wmse": Entry("ecpp.method.wmse:WMSE", "W-MSE", (), 16, base_lr=0.012),
+    "wmse": Entry("ecpp.method.wmse:WMSE", "W-MSE", (), 16, base_lr=0.008),
 }
 
 __all__ = ["BYOL", "METHODS", "WMSE", "BarlowTwins", "Entry", "Method", "MoCoV3", "SimCLR", "SimSiam", "Step",

@@ -58,7 +58,6 @@ class Terms:
         self.do: type[Exponentials] | type[Logarithms] = Exponentials if safe else Logarithms
         self.sums = u.new_full((k, k, n), self.do.nothing)  # at [i, j, n]: over the images m of view j
         self.weights = self.sums.clone()  # at [i, j, n]: one over the denominator
-        self.shares = u.new_zeros(k, k, n)  # at [i, j, n]: of the negatives in the denominator
         self.positives = u.new_zeros(k, k, n)
         self.du = torch.zeros_like(u) if gradient[0] else None
         self.dv = self.du if self.symmetric else torch.zeros_like(v) if gradient[1] else None
@@ -86,14 +85,16 @@ class Terms:
                 e = self._sum(a, b, tiles)
                 if wanted:
                     self._multiply(tiles, e)
+        everything = slice(None)
+        negatives = self._negatives(everything, everything)
         if wanted:
+            self._pull_together(self.do.share(negatives, self.weights))
             own = self.weights.diagonal(dim1=0, dim2=1)  # (n, K)
             if self.own:  # the negatives of an anchor's own view are in the denominators of all its pairs
                 own.copy_(self.do.total(self.weights, 1).T)
             for (_, tiles), e in zip(inside, kept, strict=True):
                 self._multiply(tiles, e if self.keep else None)
-        everything = slice(None)
-        terms = self.do.log(self._negatives(everything, everything)) - self.positives
+        terms = self.do.log(negatives) - self.positives
         if self.positive:
             terms = F.softplus(terms, threshold=50)  # log(1 + negatives / positive), exact where that is tiny
         return torch.where(self.mask, terms, 0).sum()
@@ -120,7 +121,6 @@ class Terms:
             if self.positive:
                 denominator = self.do.join(negatives, self.do.exp(self.positives[i, j]))
             self.weights[i, j] = self.do.weights(denominator, self.mask[i, j])
-            self.shares[i, j] = self.do.share(negatives, self.weights[i, j])
         return e if len(tiles) == 1 else None
 
     def _add(self, anchors: Part, others: Part, total: Tensor) -> None:
@@ -155,7 +155,7 @@ class Terms:
         return self.do.open(e)
 
     def _multiply(self, tiles: list[tuple[Part, Part]], e: Tensor | None) -> None:
-        """Adds what these tiles give to the gradient; `e` is the tile if it is at hand."""
+        """Adds the push of the negatives in these tiles to the gradient; `e` is the tile if it is at hand."""
         for rows, columns in tiles:
             g = self._tile(rows, columns) if e is None else e
             by_row = self.weights[rows.views, columns.views, rows.images].transpose(1, 2)[..., None]
@@ -163,13 +163,28 @@ class Terms:
             if self.symmetric:
                 by_column = self.weights[columns.views, rows.views, columns.images].transpose(0, 1)[:, None]
             self.do.weigh(g, by_row, by_column, self.spare[: g.numel()].view(g.shape))
-            entries, anchors = self._same_image(rows, columns, g)
-            pull = self.shares[rows.views, columns.views, anchors]  # minus the weight of the positive
-            if self.symmetric:
-                pull = pull + self.shares[columns.views, rows.views, anchors].transpose(0, 1)
-            entries.copy_(-pull)
             g = g.view(math.prod(rows.shape()), -1)
             if self.du is not None:
                 rows.of(self.du).addmm_(g, columns.of(self.v), alpha=1 / self.tau)
             if self.dv is not None and not (self.symmetric and rows == columns):
                 columns.of(self.dv).addmm_(g.T, rows.of(self.u), alpha=1 / self.tau)
+
+    def _pull_together(self, shares: Tensor) -> None:
+        """Adds the pull of the positives, `shares` (K, K, n) being that of the negatives in each denominator.
+
+        What pulls along an embedding itself is lost when that is normalised, so v - u serves as well as v. It
+        is exact where the views of an image are close; where they are not, v has the smaller rounding.
+        """
+        cosines = self.tau * torch.where(self.mask, self.positives, 0).sum((0, 1)) / self.mask.sum()
+        for images in _pieces(self.u.shape[1], 256):
+            others = slice(self.first + images.start, self.first + images.stop)
+            w = shares[:, :, images].permute(2, 0, 1) / self.tau  # (n, K, K)
+            close = (cosines[images, None] > 0.5).to(w.dtype)  # (n, 1): subtract or do not
+            origin = close * self.u[:1, images]
+            u = (self.u[:, images] - origin).transpose(0, 1)  # (n, K, D)
+            v = u if self.symmetric else (self.v[:, others] - origin).transpose(0, 1)
+            w = (w + w.mT if self.symmetric else w).contiguous()  # products of strided matrices are slow
+            if self.du is not None:
+                self.du[:, images] += ((close * w.sum(2))[..., None] * u - w @ v).transpose(0, 1)
+            if self.dv is not None and not self.symmetric:
+                self.dv[:, others] += ((close * w.sum(1))[..., None] * v - w.mT @ u).transpose(0, 1)

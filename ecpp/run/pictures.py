@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import Tensor, nn
 
 from ecpp.config import Config
-from ecpp.data import Images, subset
+from ecpp.data import Images, Unreadable, subset
 from ecpp.data.crops import Cutter
 from ecpp.evaluate import Preprocess, calibrate, features
 from ecpp.report import picture_grid
@@ -29,19 +30,34 @@ def views_picture(config: Config, out: Path, *, images: int = 6) -> Path:
     config = resolve(config, train)
     plan = build.build_plan(config)
     mean, std = (torch.tensor(t).view(-1, 1, 1) for t in (plan.mean, plan.std))
-    cut = Cutter(train, plan, config.seed)([(0, i) for i in range(min(images, len(train)))])
-    for error in cut.unreadable.values():
-        raise error
+    cut = Cutter(train, plan, config.seed)([(0, i) for i in _first_readable(train, images)])
     params = draw(plan, cut.samples, cut.sizes, seed=config.seed, epoch=0)
     batch = finish(plan, cut.crops, cut.samples, params)
     views = [(batch.view(k) * std + mean).mul(255).round().clamp(0, 255).byte() for k in range(plan.k)]
     rows = [
-        [_array(_fit(train.read(i), plan.large)), *(_array(view[i]) for view in views)]
-        for i in cut.samples.tolist()
+        [_array(_fit(train.read(i), plan.large)), *(_array(view[row]) for view in views)]
+        for row, i in enumerate(cut.samples.tolist())
     ]
     columns = [f"{k}: {v.kind} {v.size} px" for k, v in enumerate(plan.views, 1)]
     names = [train.name(i) for i in cut.samples.tolist()]
     return picture_grid(rows, out, row_labels=names, column_labels=["image", *columns])
+
+
+def _first_readable(images: Images, count: int) -> list[int]:
+    """The first few images that can be read; those before them that cannot are named."""
+    found: list[int] = []
+    for i in range(len(images)):
+        try:
+            images.read(i)
+        except Unreadable as e:
+            Console(stderr=True).print(f"left out: {e.name}: {e.reason}", highlight=False, markup=False)
+            continue
+        found.append(i)
+        if len(found) == count:
+            break
+    if not found:
+        raise ValueError("none of the images can be read: `ecpp scan SOURCE` says why")
+    return found
 
 
 def neighbours_picture(

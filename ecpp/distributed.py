@@ -2,6 +2,8 @@
 
 import inspect
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,6 +12,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 T = TypeVar("T")
 
@@ -52,11 +56,45 @@ def start(device: str = "cpu") -> Iterator[None]:
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
     patience = timedelta(seconds=float(os.environ.get("ECPP_TIMEOUT", "1800")))
-    dist.init_process_group(backend, timeout=patience)
+    store, number, count = next(iter(rendezvous("env://", timeout=patience)))
+    store = _of_this_start(store, number, count, patience.total_seconds())
+    dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=patience)
     try:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def _of_this_start(store: Store, number: int, count: int, patience: float) -> Store:
+    """A part of torchrun's store that no earlier start has written to.
+
+    After a restart the store may still name the addresses of the dead, to which the living would then connect.
+    So each process draws a name, and the first one tells all others its own, under theirs.
+    """
+    mine, end = secrets.token_hex(8), time.monotonic() + patience
+    others = set(range(1, count))
+    chosen = mine
+    if number:
+        store.set(f"ecpp/hello/{number}", mine)
+        others = {0}
+    while others:
+        if time.monotonic() > end:
+            raise OSError(f"of {count} processes {len(others)} did not come within {patience:.0f} s")
+        if number:
+            if store.check([f"ecpp/welcome/{mine}"]):
+                chosen = store.get(f"ecpp/welcome/{mine}").decode()
+                store.set(f"ecpp/joined/{chosen}/{number}", "yes")
+                break
+        else:
+            for other in tuple(others):
+                if store.check([f"ecpp/joined/{mine}/{other}"]):
+                    others.remove(other)
+                elif store.check(
+                    [f"ecpp/hello/{other}"]
+                ):  # perhaps that of a dead one: asked again until it joins
+                    store.set(f"ecpp/welcome/{store.get(f'ecpp/hello/{other}').decode()}", mine)
+        time.sleep(0.02)
+    return PrefixStore(f"ecpp/{chosen}", store)
 
 
 def wrap(module: nn.Module) -> nn.Module:

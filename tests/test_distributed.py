@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from ranks import on_ranks
-from test_run import QUIET, TINY, records
+from test_run import QUIET, TINY, records, same_weights
 from timm.layers import BatchNormAct2d
 from torch import nn
 
@@ -16,7 +16,7 @@ from ecpp.method import METHODS
 from ecpp.model.norm import SyncBatchNorm, synchronise
 from ecpp.model.resnet import ResNet
 from ecpp.objective.pairs import GRAPHS
-from ecpp.run import pretrain
+from ecpp.run import RunFolder, pretrain
 from ecpp.train import load_checkpoint
 from ecpp.views import ViewBatch
 
@@ -159,6 +159,32 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     )
     assert alone[0]["knn"] == pytest.approx(shared[0]["knn"], abs=0.06)  # of 19 images one may waver
     assert (tmp_path / "shared" / "best.pt").exists()
+
+
+def stopped_run(out):
+    config = replace(TINY, source="patterns:96", epochs=3, precision="fp32")
+    append = RunFolder.append
+
+    def die(folder, record):
+        if record["step"] > 12 and Path(out).name == "stopped" and not (Path(out) / "died").exists():
+            (Path(out) / "died").touch()
+            raise OSError("the disk is gone")
+        append(folder, record)
+
+    RunFolder.append = die
+    try:
+        pretrain(config, Path(out), console=QUIET)
+    except (OSError, ValueError) as e:
+        return str(e)
+    return ""
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_where_they_were(tmp_path):
+    assert on_ranks(2, stopped_run, str(tmp_path / "whole")) == ["", ""]
+    assert on_ranks(2, stopped_run, str(tmp_path / "stopped")) == ["the disk is gone"] * 2
+    assert on_ranks(2, stopped_run, str(tmp_path / "stopped")) == ["", ""]
+    assert same_weights(tmp_path / "whole", tmp_path / "stopped")
 
 
 def several_things():

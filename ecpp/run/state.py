@@ -57,7 +57,9 @@ class Training:
 
 
 def _own(states: torch.Tensor) -> torch.Tensor:
-    return states[distributed.rank() % len(states)].cpu()
+    return (
+        states[distributed.rank() % len(states)].cpu().clone()
+    )  # PyTorch crashes on a part of a larger tensor
 
 
 def circumstances(config: Config) -> dict[str, Any]:

@@ -444,3 +444,22 @@ def test_many_views_are_drawn_without_numbers_and_two_not_at_all(tmp_path: Path)
     assert ">5.00</text>" not in svg
     (run,) = read_runs([with_maps(fake_run(tmp_path / "a", views=2), pair_loss=[[0.0, 1.0], [1.0, 0.0]])])
     assert heats(run) == []
+
+
+def test_the_last_verdict_on_each_run_is_told(tmp_path: Path) -> None:
+    healthy, silent = fake_run(tmp_path / "a"), fake_run(tmp_path / "b", name="SimCLR")
+    file = healthy / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "epoch":
+            line |= {
+                "verdict": f"plateau since epoch {line['epoch']} & <so on>",
+                "rankme": 12.3456,
+                "std": 0.9,
+            }
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    last = max(line["epoch"] for line in lines if line["kind"] == "epoch")
+    page = page_of([healthy, silent], tmp_path / "page.html")
+    (row,) = [r for r in page.rows if len(r) == 7 and "plateau" in r[1]]
+    assert row == ["ECPP×6", f"plateau since epoch {last} & <so on>", "12.3", "—", "—", "—", "0.9"]
+    assert "Is it learning?" not in page_of([silent], tmp_path / "silent.html").text

@@ -12,6 +12,7 @@ from rich.console import Console
 
 import ecpp
 from ecpp.config import Config
+from ecpp.method import METHODS
 from ecpp.recipes import RECIPES
 from ecpp.report import write_report
 from ecpp.run import RunFolder, build, evaluate_run, go, pretrain, resume, watch
@@ -90,10 +91,13 @@ def test_a_run_writes_what_it_promises(tmp_path):
     assert encoder(torch.zeros(2, 3, 32, 32)).shape == (2, encoder.num_features)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("method", ["simclr", "byol"])
+@pytest.mark.parametrize(
+    ("method", "precision"), [*((m, "fp32") for m in METHODS), ("simclr", "bf16"), ("byol", "bf16")]
+)
 def test_a_stopped_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path, monkeypatch, method, precision):
-    config = replace(TINY, epochs=3, method=method, precision=precision, source="patterns:100")
+    config = replace(
+        TINY, epochs=3, method=method, precision=precision, source="patterns:100", projector_dim=8
+    )
     pretrain(config, tmp_path / "whole", console=QUIET)
     with monkeypatch.context() as m:
         die_in_epoch(m, 2)

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from ecpp.report import sections
+from ecpp.report.health import health_table
 from ecpp.report.protocols import protocol_table
 from ecpp.report.read import Run, read_runs
 from ecpp.report.style import CSS
@@ -35,6 +36,7 @@ def _page(runs: Sequence[Run], title: str, intro: str) -> str:
         protocol_table(runs),
         sections.protocol_notes(runs),
         sections.curves_section(runs),
+        health_table(runs),
         sections.pair_maps(runs),
         sections.pictures(runs),
         sections.differences(runs),

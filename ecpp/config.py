@@ -103,7 +103,7 @@ class Config:
     projector_layers: int | None = None
     """Layers of the projector; None takes 3 for Barlow Twins and VICReg, else 2 up to 64 px and 3 above."""
     projector_dim: int | None = None
-    """Size of the embeddings that the loss compares; None takes 512 for those two, 32 for W-MSE, else 256."""
+    """Size of the embeddings that the loss compares; None takes 512 for those two, 16 for W-MSE, else 256."""
     bn_mode: Literal["per_group", "per_view", "per_kind"] = "per_group"
     """One encoder pass, so one set of BatchNorm statistics, per resolution, per view, or per resolution and kind."""
 

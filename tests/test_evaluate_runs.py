@@ -374,3 +374,11 @@ def test_keeping_epochs_makes_no_other_run(made, tmp_path):
     pretrain(config, tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run" / "epochs").exists()
     pretrain(replace(config, keep_epochs=True), tmp_path / "run", console=QUIET)
+
+
+@pytest.mark.parametrize(
+    "option", [{"lr": 0.5}, {"epochs": 3}, {"momentum": 0.3}], ids=lambda option: next(iter(option))
+)
+def test_an_option_that_no_protocol_reads_is_refused(tmp_path, option):
+    with pytest.raises(ValueError, match=f"--{next(iter(option))} belongs to other protocols"):
+        evaluate_run(tmp_path, protocols=["knn"], **option)

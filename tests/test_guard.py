@@ -91,7 +91,7 @@ def test_a_learning_rate_far_too_high_leaves_the_last_good_checkpoint(tmp_path, 
     assert all(v.isfinite().all() for v in weights(run).values())
     sentence, reproduced = replay(run)
     assert reproduced
-    assert "broke again" in sentence  # or an earlier one: a replay looks at the statistics after every step
+    assert "broke again" in sentence or "shows already here" in sentence  # a replay looks after every step
 
 
 def test_an_overflow_of_fp16_is_named(tmp_path, monkeypatch):

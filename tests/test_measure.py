@@ -37,9 +37,9 @@ def test_candidates_name_views_and_the_size_of_small_ones(monkeypatch, capsys):
         with pytest.raises(ValueError, match="takes numbers of views"):
             explain._candidate(TINY, wrong)
     monkeypatch.setattr(explain, "measure", lambda c: Cost(0.5 * c.views, 12, c.views << 20))
-    explain.explain_costs(TINY, ("2", "4x20"))
+    explain.explain_costs(TINY, explain.candidates(TINY, ("2", "4x20")))
     shown = capsys.readouterr().out
     for words in ("1 s", "12 s", "2 MiB", "20 px", "4 MiB"):
         assert words in shown
     with pytest.raises(ValueError, match="takes steps with real images"):
-        explain.explain_costs(replace(TINY, source=""), ("2",))
+        explain.candidates(replace(TINY, source=""), ("2",))

@@ -302,3 +302,26 @@ def test_other_ranks_need_a_word(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"ranks: 4 there, 1 now.*--allow-inexact"):
         resume(run, console=QUIET)
     resume(run, console=QUIET, allow_inexact=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"threads": 0}, "--threads must be at least 1"), ({"threads": 10**6}, "is far more than the")],
+)
+def test_a_resume_that_cannot_be_leaves_the_run_as_it_is(tmp_path, options, says):
+    run = tmp_path / "run"
+    pretrain(replace(TINY, epochs=1, val="patterns:40"), run, console=QUIET)
+    before = (run / "run.json").read_text()
+    with pytest.raises(ValueError, match=says):
+        resume(run, console=QUIET, allow_inexact=True, **options)
+    assert (run / "run.json").read_text() == before
+
+
+def test_a_run_of_other_circumstances_is_not_extended(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    pretrain(replace(TINY, epochs=1), run, console=QUIET)
+    before = (run / "run.json").read_text()
+    monkeypatch.setattr("ecpp.run.state.circumstances", lambda config: {"ranks": 2})
+    with pytest.raises(ValueError, match="say --allow-inexact"):
+        resume(run, console=QUIET, extend=2)
+    assert (run / "run.json").read_text() == before

@@ -7,6 +7,8 @@ from typing import Literal
 from ecpp.cli.options import ConfigOptions, read, recipe_config
 from ecpp.config import Config
 
+EVERY = ("2", "4", "6", "8")  # what --measure tries when it names nothing
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -40,13 +42,12 @@ def plan(argv: list[str]) -> None:
         argv = ["--source", *argv]
     default = recipe_config(argv) or Config(source="")
     options = read(Plan, "plan", argv, dataclasses.replace(default, source=""))
-    from ecpp.run.explain import explain
+    from ecpp.run.explain import candidates, explain, explain_costs
 
+    tried = None if options.measure is None else candidates(options.config, options.measure or EVERY)
     explain(options.config)
-    if options.measure is not None:
-        from ecpp.run.explain import explain_costs
-
-        explain_costs(options.config, options.measure or ("2", "4", "6", "8"))
+    if tried is not None:
+        explain_costs(options.config, tried)
 
 
 def views(argv: list[str]) -> None:

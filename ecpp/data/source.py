@@ -175,6 +175,8 @@ def open_source(name: str, *, channels: int = 3, classes: str | Path | None = No
     the path of a folder or of a packed store, `patterns[:NUMBER[xSIZE]]`, `torchvision:NAME`,
     `hf:NAME[:CONFIG]` or `hf:PATH`. `classes` is a file that lists the classes to take, one a line.
     """
+    if channels < 1:
+        raise ValueError(f"--channels must be at least 1, but is {channels}")
     splits = _open(name, channels)
     return splits if classes is None else only_classes(splits, Path(os.path.expanduser(classes)))
 

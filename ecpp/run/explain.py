@@ -59,17 +59,23 @@ def explain(config: Config) -> None:
         )
 
 
-def explain_costs(config: Config, candidates: Sequence[str]) -> None:
-    """Print what each K, or K with a size of small views, costs here, from a few steps of each."""
+def candidates(config: Config, texts: Sequence[str]) -> list[Config]:
+    """The settings that --measure names, each with other views."""
+    found = [_candidate(config, text) for text in texts]
     if not config.source:
         raise ValueError(
             "--measure takes steps with real images: name them, as in `ecpp plan SOURCE --measure`"
         )
+    return found
+
+
+def explain_costs(config: Config, settings: Sequence[Config]) -> None:
+    """Print what each of some settings costs here, from a few steps of each."""
     console = Console(highlight=False)
     table = Table(
         "K", "small", "step", "epoch", "epochs a day", f"{config.epochs} epochs", "memory", "pairs a second"
     )
-    for one in [_candidate(config, c) for c in candidates]:
+    for one in settings:
         cost = measure(one)
         images = one.batch_size / cost.step_seconds
         table.add_row(

@@ -49,6 +49,7 @@ def evaluate_run(
     device = usable_device(None)
     with distributed.start(device):
         _check(protocols, workers, epochs, lr)
+        _check_used(protocols, transfer, momentum=momentum, epochs=epochs, lr=lr)
         say = say if distributed.is_main() else lambda text: None
         folder = RunFolder(run)
         config = folder.resolved()
@@ -130,6 +131,21 @@ def _check(protocols: Sequence[str], workers: int | None, epochs: int | None, lr
         raise ValueError(f"--epochs must be at least 1, but is {epochs}")
     if lr is not None and not 0 < lr < float("inf"):
         raise ValueError(f"--lr must be a number above 0, but is {lr}")
+
+
+def _check_used(protocols: Sequence[str], transfer: Sequence[str], **options: float | None) -> None:
+    """An option that none of the protocols reads would do nothing."""
+    tuned = [p for p in protocols if p in TRAINED]
+    users = {
+        "momentum": [p for p in protocols if p.startswith(("linear", "semi"))] + list(transfer),
+        "epochs": tuned,
+        "lr": [p for p in tuned if p != "linear-aug"],
+    }
+    for name, value in options.items():
+        if value is not None and not users[name]:
+            raise ValueError(
+                f"--{name} belongs to other protocols and would do nothing for {', '.join(protocols)}: leave it out"
+            )
 
 
 def linear_protocol(config: Config, momentum: float | None) -> LinearProtocol:

@@ -41,8 +41,10 @@ def replay(out: Path) -> tuple[str, bool]:
             run.train(hooks, watchful=True)
         except NotFinite as e:
             failure = run.failure(e)
-            same = "the step" if failure.step == step else f"not step {step}, but this one"
-            return f"replayed from step {start}; {same} broke again. {failure.sentence()}", True
+            found = "the step broke again"
+            if failure.step < step:
+                found = f"what stopped training at step {step} shows already here, as every step is looked at"
+            return f"replayed from step {start}; {found}. {failure.sentence()}", True
         except _Enough:
             pass
         return (

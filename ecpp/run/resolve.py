@@ -38,11 +38,8 @@ def resolve(config: Config, images: Images) -> Config:
     """Every None replaced by what the images, the machine or the paper's rules say."""
     config = resolve_views(config, config.large or _natural_size(images))
     device = usable_device(config.device)
-    cores = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # torchrun's
-    if (config.threads or 1) > 4 * cores:
-        raise ValueError(
-            f"--threads {config.threads} is far more than the {cores} cores here: take at most {cores}"
-        )
+    cores = _cores()
+    check_threads(config.threads)
     mean, std = config.mean, config.std
     if config.channels != 3 and (mean is None or std is None):
         measured = channel_statistics(images, config.seed)
@@ -56,6 +53,19 @@ def resolve(config: Config, images: Images) -> Config:
         threads=config.threads or torch.get_num_threads(),
         workers=min(8, cores - 1) if config.workers is None else config.workers,
     )
+
+
+def _cores() -> int:
+    """This process's share of the machine's."""
+    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # torchrun's
+
+
+def check_threads(threads: int | None) -> None:
+    """Far more threads than there are cores are a mistake."""
+    if (threads or 1) > 4 * _cores():
+        raise ValueError(
+            f"--threads {threads} is far more than the {_cores()} cores here: take at most {_cores()}"
+        )
 
 
 def resolve_views(config: Config, large: int) -> Config:

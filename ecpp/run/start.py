@@ -17,7 +17,8 @@ from ecpp.run import about, build
 from ecpp.run.folder import RunFolder, write_json
 from ecpp.run.go import Run, build_schedule
 from ecpp.run.init import initialise
-from ecpp.run.resolve import absolute, resolve, usable_device
+from ecpp.run.resolve import absolute, check_threads, resolve, usable_device
+from ecpp.run.state import check_circumstances
 from ecpp.train import load_checkpoint, newest_good
 
 # What may change in the middle of a run: no weight depends on it (the images themselves are compared).
@@ -64,7 +65,8 @@ def pretrain(
             about_run = _about(config, resolved, data.train) | {"started_from": started_from}
             distributed.first(lambda: write_json(folder.about, about_run))
         elif extend is not None:
-            resolved = _extended(folder, resolved, extend, stream.steps_per_epoch, console)
+            steps = stream.steps_per_epoch
+            resolved = _extended(folder, resolved, extend, allow_inexact, steps, console)
         _announce(resolved, data, console)
         for sentence in started_from:
             console.print(sentence, highlight=False, markup=False)
@@ -80,6 +82,8 @@ def resume(
 ) -> RunFolder:  # fmt: skip
     """Go on with the run in `out`, as it was configured; with other `threads` only if it may be inexact."""
     folder = RunFolder(out)
+    if threads is not None:
+        check_threads(replace(folder.config(), threads=threads).threads)  # before anything is written
     if threads is not None and threads != folder.resolved().threads:
         if not allow_inexact:
             raise ValueError(
@@ -178,14 +182,18 @@ def _about(config: Config, resolved: Config, images: Images) -> dict[str, Any]:
     }
 
 
-def _extended(folder: RunFolder, config: Config, epochs: int, steps: int, console: Console) -> Config:
+def _extended(
+    folder: RunFolder, config: Config, epochs: int, allow_inexact: bool, steps: int, console: Console
+) -> Config:
     """The config with more epochs, also in run.json; the schedule is planned anew over all of them."""
     if epochs <= config.epochs:
         raise ValueError(
             f"--extend {epochs} is no extension: the run has {config.epochs} epochs; name a larger number"
         )
     longer = replace(config, epochs=epochs)
-    at = int(load_checkpoint(newest_good(folder.checkpoint)[0] or folder.checkpoint)["step"])
+    state = load_checkpoint(newest_good(folder.checkpoint)[0] or folder.checkpoint)
+    check_circumstances(state, config, allow_inexact=allow_inexact)  # before anything is written
+    at = int(state["step"])
     old, new = (build_schedule(c, steps)(at) for c in (config, longer))
     console.print(
         f"extended from {config.epochs} to {epochs} epochs: the schedule is planned anew over all of them, so that "

@@ -59,6 +59,8 @@ class View:
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise ValueError(f"crop_scale must be 0 < low <= high <= 1, but is {self.crop_scale}")
+        if not isinstance(self.size, int):
+            raise ValueError(f"the size of a view is a whole number of pixels, but is {self.size!r}")
         if self.size < 1:
             raise ValueError(f"a view must be at least one pixel wide, but its size is {self.size}")
         if self.colour and self.colour.blur_p > 0 and self.size <= self.colour.blur_kernel // 2:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from runs import make_run
+from small_runs import make_run
 from test_cli import call, fails
 
 import ecpp

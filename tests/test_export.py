@@ -8,9 +8,9 @@ import pytest
 import timm
 import timm.data
 import torch
-from runs import make_run
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from small_runs import make_run
 from test_cli import call, fails
 
 from ecpp.evaluate import Preprocess

@@ -5,8 +5,8 @@ import json
 import pytest
 import timm
 import torch
-from runs import make_run
 from safetensors.torch import save_file
+from small_runs import make_run
 from test_cli import TINY, call, fails
 from torch import nn
 

@@ -1,6 +1,8 @@
 """Batches made by worker processes: what they share whoever asks for them."""
 
+import ctypes
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -12,6 +14,7 @@ T_co = TypeVar("T_co", covariant=True)
 K = TypeVar("K")
 T = TypeVar("T")
 
+_MMAP_THRESHOLD = -3  # glibc's name for that option of mallopt
 PREFETCHED = 2  # batches that each worker holds ready
 SHARED = "/dev/shm"
 
@@ -42,7 +45,7 @@ def by_workers(
         batch_sampler=batches,  # any iterable of lists serves
         num_workers=workers,
         collate_fn=_as_it_is,
-        worker_init_fn=_one_thread,
+        worker_init_fn=_settle,
         pin_memory=pinned,
         prefetch_factor=PREFETCHED if workers else None,
         multiprocessing_context=start_method if workers else None,
@@ -97,5 +100,10 @@ def _as_it_is(item: T) -> T:
     return item
 
 
-def _one_thread(_: int) -> None:
-    torch.set_num_threads(1)  # the workers share the cores with the encoder
+def _settle(_: int) -> None:
+    """How a worker lives: on one core, as the encoder needs them too, and without a heap full of holes."""
+    torch.set_num_threads(1)
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        # What takes more goes back to the system when it is freed. By itself glibc raises this mark to the size of
+        # whatever was freed, and images of all sizes then leave holes between what stays.
+        library.mallopt(_MMAP_THRESHOLD, 128 * 1024)

@@ -66,8 +66,10 @@ class Encoded:
         wanted = {3: "RGB", 1: "L"}.get(self.channels)
         if self._image.format != "JPEG" or self._image.mode != wanted or not _is_upright(self._image):
             return None
-        from torchvision.io import ImageReadMode, decode_jpeg
-
+        try:
+            from torchvision.io import ImageReadMode, decode_jpeg
+        except ImportError:  # torchvision means to hand it over to another package
+            return None
         mode = ImageReadMode.RGB if wanted == "RGB" else ImageReadMode.GRAY
         try:
             decoded = decode_jpeg(torch.frombuffer(bytearray(self.data), dtype=torch.uint8), mode)

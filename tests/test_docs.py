@@ -77,7 +77,7 @@ def test_the_tutorial_runs_as_printed(tmp_path, monkeypatch, capsys):
     assert re.search(r"\d+ of 20 test images", capsys.readouterr().out)
     state = torch.load("classifier.pth", weights_only=True)
     assert state["fc.weight"].shape == (10, 512)
-    card = (tmp_path / "encoder.md").read_text()
+    card = (tmp_path / "encoder.safetensors.md").read_text()
     (printed,) = re.findall(r"encoder = (timm.create_model\(.*?\n\).eval\(\))", text, flags=re.DOTALL)
     (proven,) = re.findall(r"encoder = (timm.create_model\(.*?\n\).eval\(\))", card, flags=re.DOTALL)
     assert ast.dump(ast.parse(printed)) == ast.dump(ast.parse(proven)), "the call is the card's"

@@ -20,7 +20,7 @@ class Export:
     to: Literal["timm", "torchvision", "safetensors", "onnx", "torch-export"]
     """timm and torchvision load with that library alone; safetensors with timm after `import ecpp.model`."""
     out: Path | None = None
-    """The file: .safetensors for weights, .onnx, or .pt2 for torch-export. A card (.md) is written beside it."""
+    """The file: .safetensors for weights, .onnx, or .pt2 for torch-export. A card, FILE.md, is written beside it."""
     check: Path | None = None
     """Instead of writing, compare this file, which was exported earlier, with the run."""
 
@@ -67,7 +67,7 @@ def export(argv: list[str]) -> None:
         print(f"{options.check}: {check_export(options.run, options.to, options.check)}")
     elif options.out is not None:
         proof = export_run(options.run, options.to, options.out)
-        print(f"{options.out}: {proof}\n{options.out.with_suffix('.md')} says how to load it")
+        print(f"{options.out}: {proof}\n{options.out}.md says how to load it")
 
 
 def embed(argv: list[str]) -> None:

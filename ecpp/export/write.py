@@ -25,7 +25,7 @@ def export_run(run: Path, to: str, out: Path) -> Proof:
         proof = verify(file, format_, t)
         text.write_text(card(t, to, format_, out.name, proof), encoding="utf-8")
         os.replace(file, out)
-        os.replace(text, out.with_suffix(".md"))
+        os.replace(text, out.with_name(f"{out.name}.md"))
     finally:
         shutil.rmtree(room)
     return proof

@@ -41,13 +41,14 @@ def two_view_vicreg(a, b, invariance=25.0, variance=25.0, covariance=1.0):
     return loss
 
 
-def two_view_wmse(a, b, shrinkage=1e-3):
+def two_view_wmse(a, b, shrinkage=1e-6):
     n, d = a.shape
     white = []
     for x in (a, b):
         centred = x - x.mean(dim=0)
         covariance = sum(torch.outer(r, r) for r in centred) / (n - 1)
-        covariance = (1 - shrinkage) * covariance + shrinkage * torch.eye(d, dtype=x.dtype)
+        mean_variance = sum(covariance[e, e] for e in range(d)) / d
+        covariance = (1 - shrinkage) * covariance + shrinkage * mean_variance * torch.eye(d, dtype=x.dtype)
         white.append(centred @ torch.linalg.inv(torch.linalg.cholesky(covariance)).T)
     return sum(2 - 2 * cosine(white[0][i], white[1][i]) for i in range(n)) / n
 
@@ -172,6 +173,16 @@ def test_whitened_views_have_no_mean_and_the_identity_as_covariance():
     assert white.mean(dim=1).abs().max() < 1e-10
     for view in white:
         assert torch.allclose(view.T @ view / 199, torch.eye(5, dtype=torch.float64), atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1, 1e6])
+def test_directions_without_variance_cannot_hide_from_whitening(scale):
+    """Left as short as they are, they would let the embeddings agree on the few long ones and collapse."""
+    lengths = torch.logspace(0, -2, 6)
+    z = scale * batch(k=2, n=400, d=6) * lengths
+    for view in whiten(z.double()):
+        assert torch.allclose(view.T @ view / 399, torch.eye(6, dtype=torch.float64), atol=0.01)
+    torch.testing.assert_close(wmse(z), wmse(z / scale), rtol=1e-4, atol=1e-6)
 
 
 def test_a_collapsed_batch_stays_finite():

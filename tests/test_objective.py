@@ -60,6 +60,34 @@ def test_byol_equals_the_literal_loops(problem, reduction, pair_reduction, use_f
     assert_same(got, expected)
 
 
+@given(problems(), st.floats(0.01, 1), st.booleans(), st.sampled_from(["mean", "mean_n", "sum"]),
+       st.sampled_from(["sum", "mean"]), st.sampled_from([0.01, 0.3, 10]))  # fmt: skip
+def test_fp32_equals_the_literal_loops_in_float64(problem, tau, positive, reduction, pair_reduction, apart):
+    """Relative to each norm itself, however near to convergence: views `apart` from one another."""
+    z, graph, g = problem
+    z = (z[:1] + apart * torch.randn(z.shape, generator=g)).float()
+    options = {"reduction": reduction, "pair_reduction": pair_reduction}
+    got = value_and_gradient(
+        lambda x: contrastive(x, graph, tau=tau, positive_in_denominator=positive, **options), z
+    )
+    assert_fp32(
+        got,
+        value_and_gradient(lambda x: reference.contrastive(x, graph, tau, positive, **options), z.double()),
+    )
+    options["reduction"] = "sum" if reduction == "sum" else "mean"
+    t = z[:1] + apart * torch.randn(z.shape, generator=g)
+    got = value_and_gradient(lambda x: byol(x, t, graph, **options), z)
+    expected = value_and_gradient(lambda x: reference.byol(x, t.double(), graph, **options), z.double())
+    assert_fp32(got, expected)
+
+
+def assert_fp32(got, expected):
+    """To 1e-6 of each norm, but for what a loop in float64 rounds itself: its log of a number near 1."""
+    for a, b in zip((got[0], *got[1]), (expected[0], *expected[1]), strict=True):
+        assert a.dtype == torch.float32
+        assert (a.double() - b).norm() <= 1e-6 * b.norm() + 1e-13
+
+
 def test_printed_numbers_of_the_deterministic_case():
     z = reference.oracle_case()
     for positive, single, total in (

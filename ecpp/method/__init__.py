@@ -44,7 +44,7 @@ METHODS = {
     "mocov3": Entry("ecpp.method.mocov3:MoCoV3", "MoCo v3", ("tau", *_FOLLOWS)),
     "barlow": Entry("ecpp.method.barlow:BarlowTwins", "Barlow Twins", (), 512, 3, 0.012),
     "vicreg": Entry("ecpp.method.vicreg:VICReg", "VICReg", (), 512, 3, 0.04),
-    "wmse": Entry("ecpp.method.wmse:WMSE", "W-MSE", (), 16, base_lr=0.008),
+    "wmse": Entry("ecpp.method.wmse:WMSE", "W-MSE", (), 16),
 }
 
 __all__ = ["BYOL", "METHODS", "WMSE", "BarlowTwins", "Entry", "Method", "MoCoV3", "SimCLR", "SimSiam", "Step",

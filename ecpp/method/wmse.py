@@ -20,7 +20,7 @@ class WMSE(Method):
         encoder: nn.Module,
         projector: nn.Module,
         *,
-        shrinkage: float = 1e-3,
+        shrinkage: float = 1e-6,
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(encoder, projector, **shared)
@@ -28,7 +28,7 @@ class WMSE(Method):
 
     @staticmethod
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:
-        # Without a scale of their own the embeddings would shrink until `shrinkage` is all that is whitened.
+        # Whitening undoes the last BatchNorm; what is shown of the embeddings is then centred.
         return {"projector": mlp(features, features, dim, layers=layers, final_bn=True)}
 
     def compare(self, batch: ViewBatch, z: Tensor, *, diagnose: bool) -> Step:

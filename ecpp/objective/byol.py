@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
-from ecpp.objective.unit import unit, wide
+from ecpp.objective.unit import doubled, unit, wide
 
 
 def byol(
@@ -36,7 +36,7 @@ def byol(
     if k < 2 or n < 1:
         raise ValueError(f"p holds K={k} views of N={n} images: there is no pair to learn from")
     mask = graphs.resolve(pairs, k, p.device)
-    dtype = wide(p, t)
+    result, dtype = wide(p, t), doubled(p, t)
     with torch.autocast(p.device.type, enabled=False):
         p, _ = unit(p.to(dtype))
         t, _ = unit(t.detach().to(dtype))
@@ -44,6 +44,6 @@ def byol(
             paired = t.sum(dim=0, keepdim=True) - t  # (K, N, D)
         else:
             paired = torch.einsum("ij,jnd->ind", mask.to(dtype), t)
-        total = 2 * n * mask.sum() - 2 * (p * paired).sum()
+        total = (2 * n * mask.sum() - 2 * (p * paired).sum()).to(result)
         total = total / n if reduction == "mean" else total
         return total if pair_reduction == "sum" else total / (mask.sum() / 2)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ecpp.objective import pairs as graphs
 from ecpp.objective.similarity import Terms
-from ecpp.objective.unit import gradient, unit, wide
+from ecpp.objective.unit import doubled, gradient, unit, wide
 
 Reduction = Literal["mean", "mean_n", "sum"]
 PairReduction = Literal["sum", "mean"]
@@ -114,16 +114,20 @@ def _compute(
     own: bool, positive: bool, first: int, tracked: list[bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """The total and its gradient for `z` and `everyone`, in fp32 or float64 whatever the autocast."""
-    dtype = wide(z) if everyone is None else wide(z, everyone)
+    given = [z] if everyone is None else [z, everyone]
+    result = wide(*given)
+    # 1/tau magnifies the rounding of a cosine, and a few terms do not average it out: fp32 would miss 1e-6.
+    delicate = tau < 0.2 or len(given[-1]) * given[-1].shape[1] <= 128
+    dtype = doubled(*given) if delicate else result
     with torch.autocast(z.device.type, enabled=False):
         u, u_length = unit(z.to(dtype).contiguous())
         v, v_length = (u, u_length) if everyone is None else unit(everyone.to(dtype).contiguous())
         terms = Terms(u, v, mask, needed, tau, own=own, positive=positive, first=first,
                       gradient=(tracked[0], tracked[1]))  # fmt: skip
         total = terms.run()
-        dz = gradient(terms.du, u, u_length) if tracked[0] and terms.du is not None else None
-        other = gradient(terms.dv, v, v_length) if tracked[1] and terms.dv is not None else None
-        return total, dz, other
+        dz = gradient(terms.du, u, u_length).to(result) if tracked[0] and terms.du is not None else None
+        other = gradient(terms.dv, v, v_length).to(result) if tracked[1] and terms.dv is not None else None
+        return total.to(result), dz, other
 
 
 def _check(z: Tensor, tau: float) -> None:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ecpp.objective.sums import Exponentials, Logarithms
+from ecpp.objective.unit import doubled
 
 
 def tile(device: torch.device) -> int:
@@ -97,7 +98,7 @@ class Terms:
         terms = self.do.log(negatives) - self.positives
         if self.positive:
             terms = F.softplus(terms, threshold=50)  # log(1 + negatives / positive), exact where that is tiny
-        return torch.where(self.mask, terms, 0).sum()
+        return torch.where(self.mask, terms, 0).sum(dtype=doubled(terms))
 
     def _holds_a_pair(self, a: slice, b: slice) -> bool:
         return self.needed is None or any(any(row[b]) for row in self.needed[a])

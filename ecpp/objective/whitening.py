@@ -5,30 +5,34 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ecpp.objective.regularised import PairReduction, check, distances, reduce
+from ecpp.objective.unit import SHORTEST, doubled
 
 
 def wmse(
     z: Tensor,
     pairs: Tensor | None = None,
     *,
-    shrinkage: float = 1e-3,
+    shrinkage: float = 1e-6,
     pair_reduction: PairReduction = "sum",
 ) -> Tensor:
     """Each pair adds 2 - 2 cos of its whitened embeddings, mean over images; `z` is (K, N, D).
 
-    Whitening is done once for each view; it needs more images than dimensions.
+    Whitening is done once for each view; it needs more images than dimensions. It is done in float64, since
+    a `shrinkage` that fp32 could bear (1e-3) lets the embeddings collapse: with all their variance in a few
+    directions, the others stay too short to be seen, and a few directions are soon agreed on.
     """
     z, mask = check(z, pairs, pair_reduction)
     with torch.autocast(z.device.type, enabled=False):
-        unit = F.normalize(whiten(z, shrinkage), dim=-1)
+        unit = F.normalize(whiten(z.to(doubled(z)), shrinkage), dim=-1)
         total = distances(unit, None if pairs is None else mask) / z.shape[1]
-        return reduce(total, mask, pair_reduction)
+        return reduce(total.to(z.dtype), mask, pair_reduction)
 
 
-def whiten(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
+def whiten(z: Tensor, shrinkage: float = 1e-6) -> Tensor:
     """Every view of (K, N, D) with mean 0 and the identity as its covariance, by Cholesky.
 
-    The covariance is first drawn to the identity by `shrinkage`, which keeps it invertible.
+    The covariance is first drawn by `shrinkage` to a sphere of the same mean variance, which keeps it
+    invertible and leaves the scale of `z` without a say.
     """
     n, d = z.shape[1:]
     if n <= d:
@@ -37,8 +41,10 @@ def whiten(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
             "take a larger --batch-size or a smaller --projector-dim"
         )
     centred = z - z.mean(dim=1, keepdim=True)
-    identity = torch.eye(d, dtype=z.dtype, device=z.device)
-    covariance = (1 - shrinkage) * centred.mT @ centred / (n - 1) + shrinkage * identity
+    covariance = centred.mT @ centred / (n - 1)
+    variance = covariance.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=SHORTEST**2)  # (K)
+    sphere = variance[:, None, None] * torch.eye(d, dtype=z.dtype, device=z.device)
+    covariance = (1 - shrinkage) * covariance + shrinkage * sphere
     # Without a check of its result, which would stop the device; it is positive definite by construction.
     lower, _ = torch.linalg.cholesky_ex(covariance)
     white: Tensor = torch.linalg.solve_triangular(lower, centred.mT, upper=False).mT

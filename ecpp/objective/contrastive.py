@@ -117,7 +117,7 @@ def _compute(
     given = [z] if everyone is None else [z, everyone]
     result = wide(*given)
     # 1/tau magnifies the rounding of a cosine, and a few terms do not average it out: fp32 would miss 1e-6.
-    delicate = tau < 0.2 or len(given[-1]) * given[-1].shape[1] <= 128
+    delicate = tau < 0.2 or len(given[-1]) * given[-1].shape[1] < 128
     dtype = doubled(*given) if delicate else result
     with torch.autocast(z.device.type, enabled=False):
         u, u_length = unit(z.to(dtype).contiguous())

@@ -230,7 +230,8 @@ def test_byol_predicts_the_target_of_every_paired_view(graph, options):
     expected.backward()
     for x, y in zip(method.parameters(), twin.parameters(), strict=True):
         if y.requires_grad:
-            assert (x.grad - y.grad).norm() <= 1e-3 * max(y.grad.norm(), 1e-3)
+            # The gradient of a bias before BatchNorm is 0 but for rounding.
+            assert (x.grad - y.grad).norm() <= 1e-3 * max(y.grad.norm(), 1e-2)
     for name, expected in similarities(z).items():
         assert torch.allclose(metrics[name], expected, atol=1e-4), name
 

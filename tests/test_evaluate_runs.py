@@ -48,7 +48,7 @@ def made(tmp_path_factory):
     source = make_images(root / "images")
     config = Config(
         source=source, views=2, encoder="resnet10", width=4, batch_size=16, epochs=2, threads=1, workers=0,
-        precision="fp32", keep_epochs=True,
+        precision="fp32", keep_epochs=True, keep_best="knn",
     )  # fmt: skip
     pretrain(config, root / "run", console=QUIET)
     return root
@@ -271,6 +271,34 @@ def test_few_labels_are_finetuned_for_as_many_steps():
 
 
 # --- curves ---------------------------------------------------------------------------------------------
+
+
+def test_the_best_epoch_is_judged_beside_the_last_one(run, made, capsys):
+    accuracy = {r["epoch"]: r["knn"] for r in RunFolder(run).records() if r["kind"] == "epoch"}
+    best = max(accuracy, key=accuracy.get)
+    for key, value in ecpp.load(run, epoch=best).state_dict().items():
+        assert torch.equal(ecpp.load(run, epoch="best").state_dict()[key], value)
+    main(["evaluate", str(run), "--protocols", "knn"])
+    last = (run / "evaluation.json").read_text()
+    main(["evaluate", str(run), "--protocols", "knn", "--epoch", "best"])
+    assert capsys.readouterr().out.strip().endswith("evaluation-best.json")
+    main(["evaluate", str(run), "--protocols", "knn", "--epoch", str(best)])
+    found = json.loads((run / "evaluation-best.json").read_text())
+    assert found["weights"] == json.loads((run / f"evaluation-{best:04d}.json").read_text())["weights"]
+    assert (run / "evaluation.json").read_text() == last
+    main(["export", str(run), "--to", "safetensors", "--out", str(run / "best.safetensors"), "--epoch", "best"])
+    main(["embed", str(run), str(made / "images"), "--out", str(run / "e.npz"), "--epoch", "1"])
+
+
+def test_an_epoch_that_was_not_kept_is_named(run, capsys):
+    (run / "best.pt").unlink()
+    for epoch, hint in (("best", "--keep-best"), ("7", "--keep-epochs")):
+        with pytest.raises(SystemExit):
+            main(["evaluate", str(run), "--epoch", epoch])
+        assert hint in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(run), "--curve", "--protocols", "knn"])
+    assert "--protocols does nothing beside --curve" in capsys.readouterr().err
 
 
 def test_a_curve_judges_every_kept_epoch(run, monkeypatch):

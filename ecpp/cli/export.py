@@ -6,7 +6,7 @@ from typing import Literal
 
 import tyro
 
-from ecpp.cli.options import read
+from ecpp.cli.options import WhichEpoch, read
 
 LISTED = 20  # unreadable images that are named on the terminal
 
@@ -23,6 +23,8 @@ class Export:
     """The file: .safetensors for weights, .onnx, or .pt2 for torch-export. A card, FILE.md, is written beside it."""
     check: Path | None = None
     """Instead of writing, compare this file, which was exported earlier, with the run."""
+    epoch: WhichEpoch = None
+    """Take the weights of this epoch, or of the best one; None takes the newest."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Embed:
     """A .npz for np.load, or a .parquet: name, split, label if there are classes, embedding."""
     workers: int | None = None
     """Processes that decode; None takes as many as the run."""
+    epoch: WhichEpoch = None
+    """Take the weights of this epoch, or of the best one; None takes the newest."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Neighbours:
     """Neighbours of each query."""
     workers: int | None = None
     """Processes that decode; None takes as many as the run."""
+    epoch: WhichEpoch = None
+    """Take the weights of this epoch, or of the best one; None takes the newest."""
 
 
 def export(argv: list[str]) -> None:
@@ -64,9 +70,9 @@ def export(argv: list[str]) -> None:
     if (options.out is None) == (options.check is None):
         raise ValueError("give one of --out FILE, to write, and --check FILE, to compare a file with the run")
     if options.check is not None:
-        print(f"{options.check}: {check_export(options.run, options.to, options.check)}")
+        print(f"{options.check}: {check_export(options.run, options.to, options.check, epoch=options.epoch)}")
     elif options.out is not None:
-        proof = export_run(options.run, options.to, options.out)
+        proof = export_run(options.run, options.to, options.out, epoch=options.epoch)
         print(f"{options.out}: {proof}\n{options.out}.md says how to load it")
 
 
@@ -76,7 +82,14 @@ def embed(argv: list[str]) -> None:
     from ecpp.run.embed import embed_run
 
     with progress_bar("embedding") as progress:
-        done = embed_run(options.run, options.source, options.out, workers=options.workers, progress=progress)
+        done = embed_run(
+            options.run,
+            options.source,
+            options.out,
+            epoch=options.epoch,
+            workers=options.workers,
+            progress=progress,
+        )
     print("\n".join([*done.notes, f"{done.file}: {done.rows:,} embeddings"]))
     if done.unreadable:
         shown = [f"  {line}" for line in done.unreadable[:LISTED]]
@@ -97,6 +110,7 @@ def neighbours(argv: list[str]) -> None:
             options.query,
             options.out,
             count=options.count,
+            epoch=options.epoch,
             workers=options.workers,
             progress=progress,
         )

@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import tyro
 
-from ecpp.cli.options import read
+from ecpp.cli.options import WhichEpoch, read
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Evaluate:
     """Learning rate of finetune and supervised; None takes 0.1."""
     recalibrate_bn: bool = False
     """Take BatchNorm statistics anew from training images of the large size; the protocols are then called NAME+bn."""
+    epoch: WhichEpoch = None
+    """Judge the weights of this epoch, or of the best one, into RUN/evaluation-EPOCH.json; needs pretrain
+    --keep-epochs or --keep-best. None takes the newest."""
     cache: bool = True
     """Keep frozen features in RUN/features (at most 8 GiB) and use them again."""
     curve: bool = False
@@ -62,12 +66,13 @@ class Report:
 
 def evaluate(argv: list[str]) -> None:
     options = read(Evaluate, "evaluate", argv)
-    from ecpp.run import curve_of_run, evaluate_run
+    from ecpp.run import RunFolder, curve_of_run, evaluate_run
 
     values = asdict(options)
     protocols, curve = values.pop("protocols"), values.pop("curve")
     if curve:
         used = ("run", "source", "val", "limit", "workers", "momentum")
+        _check_unused(options, *used, "curve")
         curve_of_run(**{name: values[name] for name in used}, say=_say)
         print(options.run / "curve.json")
         return
@@ -75,13 +80,23 @@ def evaluate(argv: list[str]) -> None:
     result = evaluate_run(**values, protocols=names, say=_say)
     if os.environ.get("RANK", "0") != "0":  # torchrun's other processes
         return
-    _print_protocols(options.run)
+    _print_protocols(options.run, result)
     for r in result["results"]:
         print(f"{r['protocol']}: {r['details']}")
-    print(options.run / "evaluation.json")
+    print(RunFolder(options.run).evaluation(options.epoch))
 
 
-def _print_protocols(run: Path) -> None:
+def _check_unused(options: Evaluate, *used: str) -> None:
+    """--curve judges all kept epochs by linear: what it does not read is refused."""
+    for field in fields(options):
+        if field.name not in used and getattr(options, field.name) != field.default:
+            flag = field.name.replace("_", "-")
+            raise ValueError(
+                f"--{flag} does nothing beside --curve, which judges every kept epoch by linear: leave it out"
+            )
+
+
+def _print_protocols(run: Path, evaluation: dict[str, Any]) -> None:
     """The protocols of one run, one row each."""
     from rich.console import Console
     from rich.table import Table
@@ -92,7 +107,7 @@ def _print_protocols(run: Path) -> None:
     table = Table()
     for i, head in enumerate(HEADS):
         table.add_column(head, no_wrap=i == 0)
-    for row in protocol_rows(read_runs([run])[0]):
+    for row in protocol_rows(replace(read_runs([run])[0], evaluation=evaluation)):
         table.add_row(*map(Text, row))
     Console().print(table)
 

@@ -1,7 +1,7 @@
 """How configs are read from a command line."""
 
 import dataclasses
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, Literal, TypeVar, cast
 
 import tyro
 
@@ -10,6 +10,7 @@ from ecpp.recipes import RECIPES
 
 # The fields of a config stand as plain options, and its source as the first word.
 ConfigOptions = Annotated[Config, tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs]
+WhichEpoch = int | Literal["best"] | None
 
 T = TypeVar("T")
 

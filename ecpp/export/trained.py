@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ecpp.evaluate import Preprocess
 from ecpp.model import Entry, timm_entry
-from ecpp.run import RunFolder, about, build, load
+from ecpp.run import Epoch, RunFolder, about, build, load
 from ecpp.train import load_checkpoint
 
 # What is told of a measurement; the rest of it names folders.
@@ -80,11 +80,11 @@ def _share(size: int) -> float:
     return share
 
 
-def trained(run: Path) -> Trained:
+def trained(run: Path, epoch: Epoch = None) -> Trained:
     """The encoder of a run, as it is exported."""
     folder = RunFolder(run)
     config = folder.resolved()
-    encoder = load(run).float()
+    encoder = load(run, epoch=epoch).float()
     encoder = encoder.to(memory_format=torch.contiguous_format)
     with torch.random.fork_rng(devices=[]):
         entry = timm_entry(
@@ -96,16 +96,19 @@ def trained(run: Path) -> Trained:
         preprocess=build.build_preprocess(config),
         sizes=tuple(sorted({v.size for v in build.build_plan(config).views}, reverse=True)),
         channels=config.channels,
-        about=_about(folder),
+        about=_about(folder, epoch),
     )
 
 
-def _about(folder: RunFolder) -> dict[str, Any]:
+def _about(folder: RunFolder, epoch: Epoch) -> dict[str, Any]:
     """Data, method, epochs and evaluation of a run. Of a folder of images the name alone: paths are private."""
     config, read = folder.resolved(), folder.read()
     images = read.get("images", {}).get("count")
-    step = int(load_checkpoint(folder.checkpoint).get("step", 0))
     per_epoch = (images or 0) // config.batch_size
+    if isinstance(epoch, int):  # the encoder alone was kept
+        step = epoch * per_epoch
+    else:
+        step = int(load_checkpoint(folder.weights(epoch)).get("step", 0))
     return {
         "ecpp": read.get("environment", {}).get("ecpp"),
         "data": _public(config.source),
@@ -118,7 +121,7 @@ def _about(folder: RunFolder) -> dict[str, Any]:
         "steps": step,
         "batch_size": config.batch_size,
         "seed": config.seed,
-        "evaluation": _evaluation(folder.evaluation),
+        "evaluation": _evaluation(folder.evaluation(epoch)),
     }
 
 

@@ -9,11 +9,12 @@ from ecpp.export.card import card
 from ecpp.export.check import Proof, verify
 from ecpp.export.formats import choose
 from ecpp.export.trained import trained
+from ecpp.run import Epoch
 
 
-def export_run(run: Path, to: str, out: Path) -> Proof:
+def export_run(run: Path, to: str, out: Path, *, epoch: Epoch = None) -> Proof:
     """The encoder of `run` in the format `to`. `out` appears, with its card, when it has been proven."""
-    t = trained(run)
+    t = trained(run, epoch)
     format_ = choose(to, t)
     if out.suffix != format_.suffix:
         raise ValueError(f"a file for {to} ends in {format_.suffix}, but --out is {out.name!r}")
@@ -31,7 +32,7 @@ def export_run(run: Path, to: str, out: Path) -> Proof:
     return proof
 
 
-def check_export(run: Path, to: str, file: Path) -> Proof:
+def check_export(run: Path, to: str, file: Path, *, epoch: Epoch = None) -> Proof:
     """The same proof for a file that was written earlier; it is left as it is."""
-    t = trained(run)
+    t = trained(run, epoch)
     return verify(file, choose(to, t), t)

@@ -14,7 +14,7 @@ from torch import nn
 from ecpp.data import Images, Splits, open_source
 from ecpp.evaluate.embed import embeddings
 from ecpp.run import about, build
-from ecpp.run.folder import RunFolder, locked
+from ecpp.run.folder import Epoch, RunFolder, locked
 from ecpp.run.parts import Parts
 from ecpp.run.resolve import usable_device
 from ecpp.run.table import WRITERS, Table, about_file
@@ -84,6 +84,7 @@ def embed_run(
     source: str,
     out: Path,
     *,
+    epoch: Epoch = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Embedded:
@@ -96,7 +97,7 @@ def embed_run(
     splits = open_source(source, channels=config.channels)
     images = All(splits)
     torch.set_num_threads(config.threads or 1)
-    encoder = load(run).to(usable_device(None))
+    encoder = load(run, epoch=epoch).to(usable_device(None))
     preprocess = build.build_preprocess(config)
     identity = {
         "weights": _digest(encoder),

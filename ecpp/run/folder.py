@@ -7,6 +7,7 @@ best.pt           the weights of the best epoch, with --keep-best
 epochs/NNNN.pt    the encoder after each epoch, with --keep-epochs
 failure.json      the step that stopped the run, if its numbers went wrong
 evaluation.json   accuracies with their protocols;  curve.json  that of each kept epoch
+evaluation-best.json, evaluation-NNNN.json  the same of the best or another epoch
 features/         frozen features, kept to be used again; may be deleted at any time
 views.png, neighbours.png, report.html where they were asked for
 """
@@ -17,9 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ecpp.config import Config
+
+Epoch = int | Literal["best"] | None
+"""Whose weights: those after an epoch (with --keep-epochs), of the best one (with --keep-best), or the newest."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,28 @@ class RunFolder:
     def best(self) -> Path:
         return self.path / "best.pt"
 
+    def weights(self, epoch: Epoch) -> Path:
+        """The file with the encoder of that epoch, which must be there."""
+        if epoch is None:
+            file, hint = self.checkpoint, f"has no checkpoint yet: `ecpp resume {self.path}` goes on with it"
+        elif epoch == "best":
+            file, hint = self.best, "kept no best epoch: `ecpp pretrain --keep-best` does"
+        else:
+            file, hint = (
+                self.epoch(epoch),
+                f"kept no encoder of epoch {epoch}: `ecpp pretrain --keep-epochs` does",
+            )
+        if not file.exists():
+            raise FileNotFoundError(f"{self.path} {hint}")
+        return file
+
     @property
     def failure(self) -> Path:
         return self.path / "failure.json"
 
-    @property
-    def evaluation(self) -> Path:
-        return self.path / "evaluation.json"
+    def evaluation(self, epoch: Epoch = None) -> Path:
+        of = "" if epoch is None else "-best" if epoch == "best" else f"-{epoch:04d}"
+        return self.path / f"evaluation{of}.json"
 
     @property
     def curve(self) -> Path:

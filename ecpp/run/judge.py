@@ -14,7 +14,7 @@ from ecpp.evaluate import FeatureCache, FinetuneProtocol, LinearProtocol
 from ecpp.evaluate.cache import hash_weights
 from ecpp.evaluate.linear import IMAGENET_PROTOCOL
 from ecpp.run.bench import Bench, open_bench
-from ecpp.run.folder import RunFolder, write_json
+from ecpp.run.folder import Epoch, RunFolder, write_json
 from ecpp.run.protocols import PROTOCOLS, TRAINED, Judge
 from ecpp.run.resolve import usable_device
 from ecpp.run.weights import load
@@ -36,10 +36,13 @@ def evaluate_run(
     epochs: int | None = None,
     lr: float | None = None,
     recalibrate_bn: bool = False,
+    epoch: Epoch = None,
     cache: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Judge a run's encoder on `source` (default: its own) and write RUN/evaluation.json.
+
+    That of another `epoch` than the last goes into a file of its own, RUN/evaluation-best.json for "best".
 
     Learns from all training images with their labels (at most `limit`), whatever number of images the run
     itself used, and counts on all held-out ones. `momentum` is the linear probe's; `epochs` and `lr` are those of
@@ -66,7 +69,7 @@ def evaluate_run(
                 cache=FeatureCache(folder.features if cache else None, say=say),
             )
 
-        bench, encoder = bench_of(source, val, config), load(run)
+        bench, encoder = bench_of(source, val, config), load(run, epoch=epoch)
         tuning = FinetuneProtocol()
         judge = Judge(
             bench,
@@ -78,19 +81,20 @@ def evaluate_run(
             say,
         )
         suffix = RECALIBRATED if recalibrate_bn else ""
-        evaluation = _begin(folder, bench, limit, hash_weights(encoder))
+        file = folder.evaluation(epoch)
+        evaluation = _begin(file, bench, limit, hash_weights(encoder))
         for name in dict.fromkeys(protocols):
-            _add(folder, evaluation, judge.record(name, name + suffix), say)
+            _add(file, evaluation, judge.record(name, name + suffix), say)
         for other in transfer:
             there = bench_of(other, None, replace(config, classes=None))  # it has classes of its own
             record = replace(judge, bench=there).record(
                 "linear-sweep", f"transfer:{Path(other).name}{suffix}"
             )
-            _add(folder, evaluation, record, say)
+            _add(file, evaluation, record, say)
         return evaluation
 
 
-def _begin(folder: RunFolder, bench: Bench, limit: int | None, weights: str) -> dict[str, Any]:
+def _begin(file: Path, bench: Bench, limit: int | None, weights: str) -> dict[str, Any]:
     """What an evaluation is of, and the results that are there of the same."""
     head = {
         "source": bench.source,
@@ -100,21 +104,19 @@ def _begin(folder: RunFolder, bench: Bench, limit: int | None, weights: str) -> 
         "weights": weights,
     }
     try:
-        there = json.loads(folder.evaluation.read_text())
+        there = json.loads(file.read_text())
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         there = None
     same = isinstance(there, dict) and all(there.get(k, head) == v for k, v in head.items())
     return {**head, "results": list(there["results"]) if same else []}
 
 
-def _add(
-    folder: RunFolder, evaluation: dict[str, Any], record: dict[str, Any], say: Callable[[str], None]
-) -> None:
+def _add(file: Path, evaluation: dict[str, Any], record: dict[str, Any], say: Callable[[str], None]) -> None:
     """A record takes the place of the one before it; what is found so far is written."""
     results = {r["protocol"]: r for r in evaluation["results"]}
     evaluation["results"] = list({**results, record["protocol"]: record}.values())
     if distributed.is_main():
-        write_json(folder.evaluation, evaluation)
+        write_json(file, evaluation)
     floor = "" if record["floor"] is None else f" (random encoder {record['floor']:.1%})"
     say(f"{record['protocol']}: {record['top1']:.1%}{floor}, {record['seconds']:.0f} s")
 

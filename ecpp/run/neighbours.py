@@ -16,7 +16,7 @@ from ecpp.evaluate.embed import embeddings
 from ecpp.report import picture_grid
 from ecpp.run import build
 from ecpp.run.embed import All
-from ecpp.run.folder import RunFolder, write_json
+from ecpp.run.folder import Epoch, RunFolder, write_json
 from ecpp.run.pictures import _array, _fit
 from ecpp.run.resolve import usable_device
 from ecpp.run.weights import load
@@ -31,6 +31,7 @@ def neighbours(
     out: Path,
     *,
     count: int = 8,
+    epoch: Epoch = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
@@ -45,7 +46,7 @@ def neighbours(
     asked = [_read(path, config.channels) for path in queries]
     images = All(open_source(source, channels=config.channels))
     torch.set_num_threads(config.threads or 1)
-    encoder = load(run).to(usable_device(None))
+    encoder = load(run, epoch=epoch).to(usable_device(None))
     preprocess = build.build_preprocess(config)
     best = Best(_embed(encoder, preprocess, asked), min(count, len(images)))
     workers = (config.workers or 0) if workers is None else workers

@@ -6,25 +6,21 @@ import torch
 from torch import nn
 
 from ecpp.run.build import build_encoder, build_preprocess
-from ecpp.run.folder import RunFolder
+from ecpp.run.folder import Epoch, RunFolder
 from ecpp.train import load_checkpoint, save_checkpoint
 
 _PREFIX = "encoder."
 
 
-def load(run: str | Path, *, epoch: int | None = None) -> nn.Module:
+def load(run: str | Path, *, epoch: Epoch = None) -> nn.Module:
     """The encoder of a run, in eval mode on the CPU: (B, C, H, W) to (B, D).
 
     `encoder.preprocess` says what it expects: the size, mean and std of its training. `epoch` takes the weights
-    that `--keep-epochs` kept after that epoch; None takes the newest.
+    that `--keep-epochs` kept after that epoch, or "best" those of `--keep-best`; None takes the newest.
     """
     folder = RunFolder(Path(run))
     config = folder.resolved()
-    file = folder.checkpoint if epoch is None else folder.epoch(epoch)
-    if not file.exists():
-        if epoch is None:
-            raise FileNotFoundError(f"{run} has no checkpoint yet: `ecpp resume {run}` goes on with it")
-        raise FileNotFoundError(f"{run} kept no encoder of epoch {epoch}: `ecpp pretrain --keep-epochs` does")
+    file = folder.weights(epoch)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         encoder = build_encoder(config)
     state = load_checkpoint(file)

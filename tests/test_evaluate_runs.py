@@ -286,7 +286,9 @@ def test_the_best_epoch_is_judged_beside_the_last_one(run, made, capsys):
     found = json.loads((run / "evaluation-best.json").read_text())
     assert found["weights"] == json.loads((run / f"evaluation-{best:04d}.json").read_text())["weights"]
     assert (run / "evaluation.json").read_text() == last
-    main(["export", str(run), "--to", "safetensors", "--out", str(run / "best.safetensors"), "--epoch", "best"])
+    main(
+        ["export", str(run), "--to", "safetensors", "--out", str(run / "best.safetensors"), "--epoch", "best"]
+    )
     main(["embed", str(run), str(made / "images"), "--out", str(run / "e.npz"), "--epoch", "1"])
 
 

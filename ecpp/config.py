@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
 from ecpp.fits import fits, words
-from ecpp.method import METHODS
+from ecpp.method import METHODS, readers
 
 if TYPE_CHECKING:
     MethodName = str
@@ -184,17 +184,19 @@ class Config:
             )
         if self.method not in METHODS:
             raise ValueError(f"--method must be one of {', '.join(METHODS)}, but is {self.method!r}")
-        owners = {
-            o: [m for m, e in METHODS.items() if o in e.options] for e in METHODS.values() for o in e.options
-        }
-        used = [(o, f"--method {' or '.join(of)}", self.method in of) for o, of in owners.items()]
+        used = [(o, f"--method {' or '.join(of)}", self.method in of) for o, of in readers().items()]
         for name, owner, is_used in (
             *used,
             ("momentum", "--optimizer sgd or lars", self.optimizer != "adamw"),
             ("init_allow", "--init", self.init is not None),
             ("init_inflate", "--init", self.init is not None),
         ):
-            if not is_used and getattr(self, name) != getattr(type(self), name):
+            if is_used and not hasattr(self, name):
+                raise ValueError(
+                    f"{self.method!r} in METHODS reads the option {name!r}, which is no field of Config: add it in "
+                    "ecpp/config.py with its default and a sentence, and it becomes an option of the command line"
+                )
+            if not is_used and getattr(self, name, None) != getattr(type(self), name, None):
                 raise ValueError(f"{_flag(name)} belongs to {owner} and would do nothing here: leave it out")
         for name in ("mean", "std"):
             values = getattr(self, name)

@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-.venv/bin/python}
 OUT=${1:-$(mktemp -d)}
+mkdir -p "$OUT"
 ARGS=(patterns:256 --views 3 --encoder resnet10 --width 8 --batch-size 32 --epochs "${EPOCHS:-30}" --threads 1
     --precision fp32 --device cpu --log-every 1)
 

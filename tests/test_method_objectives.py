@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import cosine
 
-from ecpp.objective import barlow, byol, diagnostics, directed, pairs, regularised, vicreg, wmse
+from ecpp.objective import barlow, byol, cross, diagnostics, directed, pairs, regularised, vicreg, wmse
 from ecpp.objective.whitening import whiten
 
 
@@ -175,6 +175,13 @@ def test_whitened_views_have_no_mean_and_the_identity_as_covariance():
         assert torch.allclose(view.T @ view / 199, torch.eye(5, dtype=torch.float64), atol=1e-10)
 
 
+def test_a_view_that_does_not_vary_teaches_nothing_and_learns_nothing():
+    z = torch.cat([torch.ones(1, 9, 4), batch(k=2, n=9, d=4)]).requires_grad_()
+    wmse(z).backward()
+    assert z.grad[0].count_nonzero() == 0
+    assert z.grad[1:].norm() < 100
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1, 1e6])
 def test_directions_without_variance_cannot_hide_from_whitening(scale):
     """Left as short as they are, they would let the embeddings agree on the few long ones and collapse."""
@@ -234,7 +241,7 @@ def test_distances_do_not_cancel_far_from_the_origin():
 
 @pytest.mark.parametrize(("call", "hint"), [
     (lambda: barlow(torch.randn(4, 4)), "K views, N images, D"),
-    (lambda: vicreg(torch.ones(2, 4, 4, dtype=torch.int64)), "numbers"),
+    (lambda: vicreg(torch.ones(2, 4, 4, dtype=torch.int64)), "floating tensor.*int64"),
     (lambda: vicreg(torch.randn(1, 4, 4)), "at least 2 views"),
     (lambda: barlow(torch.randn(3, 1, 4)), "at least 2 images"),
     (lambda: barlow(torch.randn(3, 4, 4), pair_reduction="avg"), "pair_reduction"),
@@ -282,6 +289,31 @@ def test_directions_to_all_views_are_the_pairs_themselves():
     p, t = batch(k=4), batch(k=4, n=17)[:, :16]
     for graph in (None, pairs.core(4)):
         assert directed.regression(p, t, graph).item() == pytest.approx(byol(p, t, graph).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("apart", [0.001, 0.01, 0.3])
+@pytest.mark.parametrize("tau", [0.02, 0.1, 1.0])
+def test_directed_terms_are_exact_near_convergence_and_where_there_is_no_direction(apart, tau):
+    image = batch(k=1, n=40)
+    p, t = (image + apart * batch(k=3, n=n)[:, :40] for n in (41, 42))
+    p[1, 0] = 0
+
+    def measured(f, *tensors):
+        p = tensors[0].clone().requires_grad_()
+        value = f(p, *tensors[1:])
+        return value.detach(), torch.autograd.grad(value, p)[0]
+
+    for f, expected in (
+        (lambda p, t: directed.regression(p, t), lambda p, t: byol(p, t)),
+        (
+            lambda p, t: directed.join(directed.contrast_terms(p, t, tau=tau), pairs.full(3)),
+            lambda p, t: cross(p, t, tau=tau),
+        ),
+    ):
+        got, exact = measured(f, p, t), measured(expected, p.double(), t.double())
+        assert got[0].item() == pytest.approx(exact[0].item(), rel=1e-6, abs=1e-30)
+        assert (got[1].double() - exact[1]).norm() <= 1e-6 * exact[1].norm() + 1e-30
+        assert got[1][1, 0].count_nonzero() == 0
 
 
 def test_the_regression_lets_the_gradient_into_the_targets():

@@ -184,6 +184,34 @@ def test_large_only_targets_are_predicted_by_all_and_predict_each_other(name):
     assert all(p.grad is not None for p in method.encoder.parameters())
 
 
+@pytest.mark.parametrize("name", WITH_TARGETS)
+def test_the_views_of_a_batch_may_lie_in_any_order(name):
+    """The same views, the groups and their order turned round: the same loss and the same pairs."""
+    b = batch(n=16)
+    turned = ViewBatch(
+        tuple(
+            torch.cat(images.chunk(len(places))[::-1])
+            for images, places in zip(b.groups, b.order, strict=True)
+        ),
+        tuple(places[::-1] for places in b.order),
+        b.samples,
+    )
+    for target_views in ("all", "large_only"):
+        method = make(name, target_views=target_views, bn_mode="per_view").eval()
+        if hasattr(method, "target"):
+            stir(method.target)
+        one, two = method(b), method(turned)
+        assert two.loss.item() == pytest.approx(one.loss.item(), rel=1e-5)
+        torch.testing.assert_close(two.metrics["pair_loss"], one.metrics["pair_loss"], rtol=1e-4, atol=1e-5)
+
+
+def test_an_option_that_is_no_field_of_the_config_is_named(monkeypatch):
+    monkeypatch.setitem(METHODS, "vicreg", METHODS["vicreg"]._replace(options=("width_of_spread",)))
+    with pytest.raises(ValueError, match="'width_of_spread', which is no field of Config"):
+        replace(TINY, method="vicreg")
+    replace(TINY, method="simclr")  # the others stay as they are
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
 @pytest.mark.parametrize("name", WITH_EMA)
 def test_a_target_can_move_as_if_every_pair_were_a_step(name, schedule):

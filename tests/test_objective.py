@@ -212,7 +212,7 @@ def test_no_gradient_reaches_the_target():
     (lambda: contrastive(torch.randn(3, 4, 4), pairs.full(4)), "boolean"),
     (lambda: contrastive(torch.randn(3, 4, 4), torch.ones(3, 3, dtype=torch.bool)), "empty diagonal"),
     (lambda: contrastive(torch.randn(3, 4, 4), torch.zeros(3, 3, dtype=torch.bool)), "no pair"),
-    (lambda: byol(torch.randn(3, 4, 4), torch.randn(2, 4, 4)), "must both be"),
+    (lambda: byol(torch.randn(3, 4, 4), torch.randn(2, 4, 4)), "must be of one shape"),
     (lambda: byol(torch.randn(3, 4, 4), torch.randn(3, 4, 4), reduction="mean_n"), "reduction"),
     (lambda: pairs.full(1), "two views"),
     (lambda: pairs.multi_crop(4, n_large=5), "n_large"),

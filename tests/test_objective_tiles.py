@@ -35,7 +35,10 @@ def embeddings(kind, k, n, d, seed):
     g = torch.Generator().manual_seed(seed)
     z = torch.randn(k, n, d, generator=g)
     image = torch.randn(1, n, d, generator=g)
-    return {"random": z, "close": image + 0.3 * z, "equal": image.repeat(k, 1, 1)}[kind]
+    return {
+        "random": z, "close": image + 0.3 * z, "equal": image.repeat(k, 1, 1),
+        "nearly collapsed": image[:, :1] + 0.01 * z,
+    }[kind]  # fmt: skip
 
 
 @settings(max_examples=25)
@@ -71,7 +74,7 @@ def test_every_tiling_equals_one_array_of_similarities(problem, side, tau, posit
 
 @pytest.mark.parametrize("side", [4, 40, 512])
 @pytest.mark.parametrize("tau", [0.01, 1 / 64, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
-@pytest.mark.parametrize("kind", ["random", "close", "equal"])
+@pytest.mark.parametrize("kind", ["random", "close", "equal", "nearly collapsed"])
 def test_fp32_against_float64(kind, tau, side):
     """Small and delicate problems are computed in float64, the others in fp32: to 1e-6 all of them."""
     for seed, (k, n, d), graph, positive in (
@@ -232,11 +235,23 @@ def test_no_number_is_read_back_from_a_gpu():
             graph.tolist()
 
 
+def test_what_cannot_be_learnt_or_measured_is_no_number_and_no_silence():
+    z = torch.randn(2, 70, 8, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(TypeError, match="no gradient reaches it"):
+        contrastive(z, tau=torch.nn.Parameter(torch.tensor(0.2)))
+    assert contrastive(z * 1e20).isnan()  # longer than fp32 can measure; not what a collapse looks like
+
+
 @pytest.mark.parametrize(("call", "hint"), [
     (lambda z: contrastive(z, everyone=z[:2]), "3 views"),
     (lambda z: contrastive(z, everyone=z[:, :3]), "must lie within"),
     (lambda z: contrastive(z[:, :2], everyone=z, first=3), "must lie within"),
     (lambda z: contrastive(z[:, :1], everyone=z[:, :1]), "at least 2 images"),
+    (lambda z: contrastive(z, first=2), "everyone"),
+    (lambda z: contrastive(z, everyone=z.long()), "everyone must be a floating tensor.*int64"),
+    (lambda z: contrastive(z.tolist()), "z must be a floating tensor.*a list"),
+    (lambda z: contrastive(z, [[False, True], [True, False]]), "pairs must be a boolean"),
+    (lambda z: cross(z[:, :0], z), "q must be a floating tensor"),
     (lambda z: cross(z, z[:, :, :2]), "keys must be"),
     (lambda z: cross(z, z, tau=-math.inf), "tau"),
     (lambda z: cross(z, z, reduction="all"), "reduction"),

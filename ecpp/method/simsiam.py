@@ -40,7 +40,7 @@ class SimSiam(Method):
         return project(self.predictor, z), z
 
     def compare(self, batch: ViewBatch, p: Tensor, z: Tensor, *, diagnose: bool) -> Step:
-        t = z if self.target_views == "all" else torch.stack([z[place] for place in batch.order[0]])
+        t = z if self.target_views == "all" else torch.stack([z[place] for place in batch.large])
         t = t.detach() if self.stop_gradient else t
         loss, per_pair = predict(self, batch, p, t, regression, regression_terms)
         if not diagnose:

@@ -64,10 +64,10 @@ def predict(
         return loss, lambda: method.per_pair(partial(objective, **options), p, t)
     taught, costs = towards(method, batch, t), terms(p, t, **options)
     loss = directed.join(costs, taught, method.pair_reduction)
-    return loss, lambda: directed.per_pair(costs, taught, batch.order[0])
+    return loss, lambda: directed.per_pair(costs, taught, batch.large)
 
 
 def towards(method: Method, batch: ViewBatch, t: Tensor) -> Tensor:
     """(K, L): which views predict the targets `t`, those of all views or of the large ones."""
-    places = tuple(range(batch.k)) if len(t) == batch.k else batch.order[0]
+    places = tuple(range(batch.k)) if len(t) == batch.k else batch.large
     return directed.directions(method.pairs, batch.k, places, t.device)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
-from ecpp.objective.unit import doubled, unit, wide
+from ecpp.objective.unit import check_embeddings, doubled, unit, wide
 
 
 def byol(
@@ -22,19 +22,17 @@ def byol(
     `p` are the online predictions and `t` the target projections, both (K, N, D). `reduction` joins the
     images, `pair_reduction` the pairs; with "mean" and "sum" two views give the loss of BYOL itself.
     """
-    if p.ndim != 3 or p.shape != t.shape:
-        raise ValueError(
-            f"p and t must both be (K views, N images, D), but are {tuple(p.shape)} and {tuple(t.shape)}"
-        )
-    if not (p.is_floating_point() and t.is_floating_point()):
-        raise ValueError(f"p and t must be of a floating type, but are {p.dtype} and {t.dtype}")
+    check_embeddings(p, "p")
+    check_embeddings(t, "t")
+    if p.shape != t.shape:
+        raise ValueError(f"p and t must be of one shape, but are {tuple(p.shape)} and {tuple(t.shape)}")
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be mean or sum, but is {reduction!r}")
     if pair_reduction not in ("sum", "mean"):
         raise ValueError(f"pair_reduction must be sum or mean, but is {pair_reduction!r}")
     k, n, _ = p.shape
-    if k < 2 or n < 1:
-        raise ValueError(f"p holds K={k} views of N={n} images: there is no pair to learn from")
+    if k < 2:
+        raise ValueError(f"p holds K={k} view: there is no pair to learn from, so give at least 2 views")
     mask = graphs.resolve(pairs, k, p.device)
     result, dtype = wide(p, t), doubled(p, t)
     with torch.autocast(p.device.type, enabled=False):

@@ -1,5 +1,6 @@
 """The contrastive losses over a pair graph: Eq. 1 (l) and Eq. 4 (l') of one network, and those across two."""
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from ecpp.objective import pairs as graphs
 from ecpp.objective.similarity import Terms
-from ecpp.objective.unit import doubled, gradient, unit, wide
+from ecpp.objective.unit import check_embeddings, doubled, gradient, unit, wide
 
 Reduction = Literal["mean", "mean_n", "sum"]
 PairReduction = Literal["sum", "mean"]
@@ -35,9 +36,11 @@ def contrastive(
     with gradient, `z[:, r]` being `everyone[:, first + r]`: the losses of all processes then add up to
     the loss of the whole batch.
     """
-    _check(z, tau)
+    _check(z, tau, "z")
     if everyone is not None:
         _check_candidates(z, everyone, first, "z", "everyone")
+    elif first:
+        raise ValueError(f"first={first} is a place in everyone: give the embeddings of all processes, too")
     candidates = z if everyone is None else everyone
     if candidates.shape[1] < 2:
         raise ValueError("a batch of N=1 has no negatives: a contrastive loss needs at least 2 images")
@@ -61,7 +64,7 @@ def cross(
     that one view, the positive `keys[j, first + n]` among them. No gradient goes to `keys`, which may
     be gathered from all processes. `reduction` and `pair_reduction` are those of `contrastive`.
     """
-    _check(q, tau)
+    _check(q, tau, "q")
     _check_candidates(q, keys, first, "q", "keys")
     total, mask = _terms(q, keys.detach(), pairs, tau, own=False, positive=True, first=first)
     return _reduce(total, keys.shape[1], mask, reduction, pair_reduction)
@@ -116,9 +119,7 @@ def _compute(
     """The total and its gradient for `z` and `everyone`, in fp32 or float64 whatever the autocast."""
     given = [z] if everyone is None else [z, everyone]
     result = wide(*given)
-    # 1/tau magnifies the rounding of a cosine, and a few terms do not average it out: fp32 would miss 1e-6.
-    delicate = tau < 0.2 or len(given[-1]) * given[-1].shape[1] < 128
-    dtype = doubled(*given) if delicate else result
+    dtype = doubled(*given) if _is_delicate(given[-1], tau) else result
     with torch.autocast(z.device.type, enabled=False):
         u, u_length = unit(z.to(dtype).contiguous())
         v, v_length = (u, u_length) if everyone is None else unit(everyone.to(dtype).contiguous())
@@ -130,20 +131,36 @@ def _compute(
         return total.to(result), dz, other
 
 
-def _check(z: Tensor, tau: float) -> None:
-    if z.ndim != 3:
-        raise ValueError(f"z must be (K views, N images, D), but has shape {tuple(z.shape)}")
+def _is_delicate(candidates: Tensor, tau: float) -> bool:
+    """Whether fp32 would miss 1e-6.
+
+    1/tau magnifies the rounding of a cosine, a few terms do not average it out, and where all embeddings nearly
+    coincide their gradient is a difference. The last is seen in one view, and looked for on a CPU alone.
+    """
+    if tau < 0.2 or len(candidates) * candidates.shape[1] < 128:
+        return True
+    if candidates.device.type != "cpu":
+        return False
+    view = candidates[0]
+    return bool(view.mean(0).norm() > 0.9 * view.norm() / len(view) ** 0.5)
+
+
+def _check(z: Tensor, tau: float, name: str) -> None:
+    check_embeddings(z, name)
     if len(z) < 2:
-        raise ValueError(f"z holds K={len(z)} view: there is no pair to learn from, so give at least 2 views")
-    if not z.is_floating_point():
-        raise ValueError(f"z must be of a floating type, but is {z.dtype}")
-    if not tau > 0:
-        raise ValueError(f"tau must be above 0, but is {tau}")
+        raise ValueError(
+            f"{name} holds K={len(z)} view: there is no pair to learn from, so give at least 2 views"
+        )
+    if not isinstance(tau, int | float):
+        raise TypeError(f"tau must be a number, but is a {type(tau).__name__}: no gradient reaches it")
+    if not 1e-30 < tau < math.inf:
+        raise ValueError(f"tau must be a finite number above 0, but is {tau}")
 
 
 def _check_candidates(z: Tensor, candidates: Tensor, first: int, name: str, others: str) -> None:
+    check_embeddings(candidates, others)
     k, n, d = z.shape
-    if candidates.ndim != 3 or (len(candidates), candidates.shape[2]) != (k, d):
+    if (len(candidates), candidates.shape[2]) != (k, d):
         raise ValueError(
             f"{others} must be ({k} views, N images, {d}) as {name} is, but is {tuple(candidates.shape)}"
         )

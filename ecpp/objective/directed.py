@@ -1,5 +1,6 @@
 """Pairs with a direction: every view predicts some views' targets, for targets that see the large views alone."""
 
+import math
 from typing import Literal
 
 import torch
@@ -7,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
+from ecpp.objective.unit import doubled, unit, wide
 
 
 def directions(pairs: Tensor | None, k: int, places: tuple[int, ...], device: torch.device) -> Tensor:
@@ -18,8 +20,8 @@ def directions(pairs: Tensor | None, k: int, places: tuple[int, ...], device: to
 def regression_terms(p: Tensor, t: Tensor) -> Tensor:
     """(K, L): 2 - 2 cos(p[i], t[l]), mean over images; `p` is (K, N, D), `t` (L, N, D)."""
     with torch.autocast(p.device.type, enabled=False):
-        p, t = _unit(p), _unit(t)
-        return 2 - 2 * p.flatten(1) @ t.flatten(1).T / p.shape[1]
+        result, (p, t) = wide(p, t), _units(p, t)
+        return (2 - 2 * p.flatten(1) @ t.flatten(1).T / p.shape[1]).to(result)
 
 
 def regression(
@@ -35,9 +37,13 @@ def contrast_terms(q: Tensor, keys: Tensor, *, tau: float) -> Tensor:
     Half, so that both directions of a pair are a mean over its 2N anchors.
     """
     with torch.autocast(q.device.type, enabled=False):
-        q, keys = _unit(q), _unit(keys.detach())
+        result, (q, keys) = wide(q, keys), _units(q, keys.detach())
         s = torch.einsum("ind,lmd->ilnm", q, keys) / tau  # (K, L, N, N)
-        return (s.logsumexp(dim=3) - s.diagonal(dim1=2, dim2=3)).mean(dim=2) / 2
+        positive = s.diagonal(dim1=2, dim2=3)
+        itself = torch.eye(s.shape[2], dtype=torch.bool, device=s.device)
+        negatives = s.masked_fill(itself, -math.inf).logsumexp(dim=3)
+        # log(1 + negatives / positive), exact where that is tiny
+        return F.softplus(negatives - positive, threshold=50).mean(dim=2).to(result) / 2
 
 
 def join(terms: Tensor, towards: Tensor, pair_reduction: Literal["sum", "mean"] = "sum") -> Tensor:
@@ -55,5 +61,6 @@ def per_pair(terms: Tensor, towards: Tensor, places: tuple[int, ...]) -> Tensor:
     return square + square.T
 
 
-def _unit(z: Tensor) -> Tensor:
-    return F.normalize(z if z.dtype == torch.float64 else z.float(), dim=-1)
+def _units(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = doubled(a, b)
+    return unit(a.to(dtype))[0], unit(b.to(dtype))[0]

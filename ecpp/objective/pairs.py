@@ -43,8 +43,8 @@ def resolve(pairs: Tensor | None, k: int, device: torch.device) -> Tensor:
     """`pairs` (or the full graph for None), checked, on `device`."""
     if pairs is None:
         return ~torch.eye(k, dtype=torch.bool, device=device)
-    if pairs.shape != (k, k) or pairs.dtype != torch.bool:
-        got = f"{tuple(pairs.shape)} of {pairs.dtype}"
+    if not isinstance(pairs, Tensor) or pairs.shape != (k, k) or pairs.dtype != torch.bool:
+        got = f"{tuple(pairs.shape)} of {pairs.dtype}" if isinstance(pairs, Tensor) else repr(pairs)
         raise ValueError(f"pairs must be a boolean ({k}, {k}) matrix, one row per view, but is {got}")
     # The values are looked at on the CPU only: reading them from a GPU would stop it at every step.
     if pairs.device.type == "cpu":

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
+from ecpp.objective.unit import check_embeddings
 
 PairReduction = Literal["sum", "mean"]
 
@@ -85,8 +86,7 @@ def distances(z: Tensor, mask: Tensor | None) -> Tensor:
 
 def check(z: Tensor, pairs: Tensor | None, pair_reduction: str) -> tuple[Tensor, Tensor]:
     """`z` in fp32 or fp64 and the graph, or what is wrong with them."""
-    if z.ndim != 3 or not z.is_floating_point():
-        raise ValueError(f"z must be (K views, N images, D) numbers, but is {tuple(z.shape)} of {z.dtype}")
+    check_embeddings(z, "z")
     k, n, _ = z.shape
     if k < 2:
         raise ValueError(f"z holds K={k} view: there is no pair to learn from, so give at least 2 views")

@@ -1,4 +1,4 @@
-"""Embeddings of length 1, and what that does to their gradient."""
+"""Embeddings, checked and of length 1, in what precision, and what that does to their gradient."""
 
 import math
 
@@ -7,6 +7,14 @@ from torch import Tensor
 
 SHORTEST = 1e-12
 """An embedding shorter than this has no direction: its cosines are 0, and no gradient reaches it."""
+
+
+def check_embeddings(z: Tensor, name: str) -> None:
+    if not isinstance(z, Tensor) or z.ndim != 3 or 0 in z.shape or not z.is_floating_point():
+        found = f"{tuple(z.shape)} of {z.dtype}" if isinstance(z, Tensor) else f"a {type(z).__name__}"
+        raise ValueError(
+            f"{name} must be a floating tensor (K views, N images, D), none of them 0, but is {found}"
+        )
 
 
 def wide(*tensors: Tensor) -> torch.dtype:
@@ -26,7 +34,8 @@ def doubled(*tensors: Tensor) -> torch.dtype:
 def unit(z: Tensor) -> tuple[Tensor, Tensor]:
     """`z` (…, D) divided by its length, and that length (…, 1), infinite where there is no direction."""
     length = z.norm(dim=-1, keepdim=True)
-    length = length.where(length > SHORTEST, math.inf)
+    length = length.where(length < math.inf, math.nan)  # too long to be measured: no number, rather than none
+    length = length.where(~(length <= SHORTEST), math.inf)
     return z / length, length
 
 

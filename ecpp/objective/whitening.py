@@ -42,10 +42,11 @@ def whiten(z: Tensor, shrinkage: float = 1e-6) -> Tensor:
         )
     centred = z - z.mean(dim=1, keepdim=True)
     covariance = centred.mT @ centred / (n - 1)
-    variance = covariance.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=SHORTEST**2)  # (K)
-    sphere = variance[:, None, None] * torch.eye(d, dtype=z.dtype, device=z.device)
+    variance = covariance.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]  # (K, 1, 1)
+    varies = variance > SHORTEST**2
+    sphere = torch.where(varies, variance, 1) * torch.eye(d, dtype=z.dtype, device=z.device)
     covariance = (1 - shrinkage) * covariance + shrinkage * sphere
     # Without a check of its result, which would stop the device; it is positive definite by construction.
     lower, _ = torch.linalg.cholesky_ex(covariance)
-    white: Tensor = torch.linalg.solve_triangular(lower, centred.mT, upper=False).mT
-    return white
+    white = torch.linalg.solve_triangular(lower, centred.mT, upper=False).mT
+    return torch.where(varies, white, 0)  # of a view that does not vary nothing can be said, nor learnt

@@ -25,6 +25,11 @@ class ViewBatch:
     def n(self) -> int:
         return len(self.samples)
 
+    @property
+    def large(self) -> tuple[int, ...]:
+        """The places of the views of the largest size, in the order of the plan."""
+        return tuple(sorted(self.order[0]))
+
     def stack(self, parts: list[Tensor]) -> Tensor:
         """Per-group outputs (V·N, …) as one (K, N, …), the views in the order of the plan."""
         joined = torch.cat(parts)  # (K·N, …), in group order

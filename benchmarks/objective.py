@@ -2,11 +2,13 @@
 
     python benchmarks/objective.py
     python benchmarks/objective.py --tiles    ecpp alone, by the rows of a tile
+    python benchmarks/objective.py --tau 0.1
 
-fp32, D = 256, two threads, tau = 0.2; full graph. "loop" adds up lightly's NTXentLoss over the K(K-1)/2 pairs and
-calls backward once. "limit" is the matrix products that cannot be avoided, alone: half of the similarities, and one
-product of a K·N × K·N matrix with the embeddings. Times are medians of 7 after 2 to warm up, the three taking turns
-in one process. Memory is what one forward and backward adds to the peak of a fresh process (ru_maxrss).
+fp32, D = 256, two threads, tau = 0.2 unless it is given; full graph. "loop" adds up lightly's NTXentLoss over the
+K(K-1)/2 pairs and calls backward once. "limit" is the matrix products that cannot be avoided, alone: half of the
+similarities, and one product of a K·N × K·N matrix with the embeddings. Times are medians of 7 after 2 to warm up, the
+three taking turns in one process. Memory is what one forward and backward adds to the peak of a fresh process
+(ru_maxrss).
 """
 
 import argparse
@@ -20,24 +22,24 @@ from unittest import mock
 
 import torch
 
-D, TAU, THREADS, REPEATS, WARM = 256, 0.2, 2, 7, 2
+D, THREADS, REPEATS, WARM = 256, 2, 7, 2
 CELLS = [(k, n) for n in (64, 256, 1024) for k in (2, 4, 8)]
 
 
-def ecpp(z):
+def ecpp(z, tau):
     from ecpp.objective import contrastive
 
     def step():
         z.grad = None
-        contrastive(z, tau=TAU).backward()
+        contrastive(z, tau=tau).backward()
 
     return step
 
 
-def loop(z):
+def loop(z, tau):
     from lightly.loss import NTXentLoss
 
-    loss = NTXentLoss(temperature=TAU)
+    loss = NTXentLoss(temperature=tau)
 
     def step():
         z.grad = None
@@ -47,7 +49,7 @@ def loop(z):
     return step
 
 
-def limit(z):
+def limit(z, tau):
     k, n, _ = z.shape
     flat = z.detach().flatten(0, 1)
     rows = max(n, min(k * n, 1024))
@@ -73,17 +75,17 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB on Linux
 
 
-def memory(name, k, n):
-    STEPS[name](embeddings(2, 8))()  # what the libraries themselves load is not the loss
-    step = STEPS[name](embeddings(k, n))
+def memory(name, k, n, tau):
+    STEPS[name](embeddings(2, 8), tau)()  # what the libraries themselves load is not the loss
+    step = STEPS[name](embeddings(k, n), tau)
     before = peak()
     step()
     return peak() - before
 
 
-def times(k, n):
+def times(k, n, tau):
     """Median milliseconds of each, taking turns."""
-    steps = {name: make(embeddings(k, n)) for name, make in STEPS.items()}
+    steps = {name: make(embeddings(k, n), tau) for name, make in STEPS.items()}
     inner = {}
     for name, step in steps.items():
         for _ in range(WARM):
@@ -108,14 +110,14 @@ def fresh(*words):
     return json.loads(done.stdout)
 
 
-def table():
+def table(tau):
     print(
         "| K | N | ecpp | loop | limit | loop / ecpp | ecpp / limit | ecpp adds | loop adds | ecpp / loop |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for k, n in CELLS:
-        ms = fresh("--times", k, n)
-        mib = {name: fresh("--memory", name, k, n) for name in ("ecpp", "loop")}
+        ms = fresh("--times", k, n, "--tau", tau)
+        mib = {name: fresh("--memory", name, k, n, "--tau", tau) for name in ("ecpp", "loop")}
         print(
             f"| {k} | {n} | {ms['ecpp']:.2f} ms | {ms['loop']:.2f} ms | {ms['limit']:.2f} ms "
             f"| **{ms['loop'] / ms['ecpp']:.1f}** | {ms['ecpp'] / ms['limit']:.2f} "
@@ -124,7 +126,7 @@ def table():
         )
 
 
-def tiles():
+def tiles(tau):
     """Median milliseconds by the rows of a tile: so many rows or fewer are one tile, computed at once."""
     from ecpp.objective import similarity
 
@@ -133,7 +135,7 @@ def tiles():
     print("|---" * (2 + len(sides)) + "|")
     for k, n in ((8, 64), (8, 128), (4, 256), (8, 256), (16, 256), (4, 1024), (8, 1024)):
         taken = {side: [] for side in sides}
-        step = ecpp(embeddings(k, n))
+        step = ecpp(embeddings(k, n), tau)
         for _ in range(WARM + REPEATS):
             for side, t in taken.items():
                 with mock.patch.object(similarity, "tile", return_value=side):
@@ -151,17 +153,18 @@ def main():
     parser.add_argument("--times", nargs=2, type=int, metavar=("K", "N"), help="one cell, as JSON")
     parser.add_argument("--memory", nargs=3, metavar=("NAME", "K", "N"), help="one of a cell's, as JSON")
     parser.add_argument("--tiles", action="store_true", help="time ecpp by the size of its tiles")
+    parser.add_argument("--tau", type=float, default=0.2, help="below 0.2 ecpp computes in float64")
     args = parser.parse_args()
     torch.set_num_threads(THREADS)
     if args.times:
-        print(json.dumps(times(*args.times)))
+        print(json.dumps(times(*args.times, args.tau)))
     elif args.memory:
         name, k, n = args.memory
-        print(json.dumps(memory(name, int(k), int(n))))
+        print(json.dumps(memory(name, int(k), int(n), args.tau)))
     elif args.tiles:
-        tiles()
+        tiles(args.tau)
     else:
-        table()
+        table(args.tau)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
 from ecpp.fits import fits, words
-from ecpp.method import METHODS, readers
+from ecpp.method import METHODS, methods_by_option
 
 if TYPE_CHECKING:
     MethodName = str
@@ -184,7 +184,9 @@ class Config:
             )
         if self.method not in METHODS:
             raise ValueError(f"--method must be one of {', '.join(METHODS)}, but is {self.method!r}")
-        used = [(o, f"--method {' or '.join(of)}", self.method in of) for o, of in readers().items()]
+        used = [
+            (o, f"--method {' or '.join(of)}", self.method in of) for o, of in methods_by_option().items()
+        ]
         for name, owner, is_used in (
             *used,
             ("momentum", "--optimizer sgd or lars", self.optimizer != "adamw"),

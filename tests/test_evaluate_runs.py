@@ -6,10 +6,12 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from safetensors.torch import load_file
 from torch import nn
 
 import ecpp
@@ -278,6 +280,9 @@ def test_the_best_epoch_is_judged_beside_the_last_one(run, made, capsys):
     best = max(accuracy, key=accuracy.get)
     for key, value in ecpp.load(run, epoch=best).state_dict().items():
         assert torch.equal(ecpp.load(run, epoch="best").state_dict()[key], value)
+    # From here on the best epoch is the first, whichever it was: it is not the last.
+    shutil.copy(run / "epochs" / "0001.pt", run / "best.pt")
+    best = 1
     main(["evaluate", str(run), "--protocols", "knn"])
     last = (run / "evaluation.json").read_text()
     main(["evaluate", str(run), "--protocols", "knn", "--epoch", "best"])
@@ -285,22 +290,50 @@ def test_the_best_epoch_is_judged_beside_the_last_one(run, made, capsys):
     main(["evaluate", str(run), "--protocols", "knn", "--epoch", str(best)])
     found = json.loads((run / "evaluation-best.json").read_text())
     assert found["weights"] == json.loads((run / f"evaluation-{best:04d}.json").read_text())["weights"]
+    assert (found["epoch"], found["weights"] == json.loads(last)["weights"]) == ("best", False)
     assert (run / "evaluation.json").read_text() == last
-    main(
-        ["export", str(run), "--to", "safetensors", "--out", str(run / "best.safetensors"), "--epoch", "best"]
+    write_report([run], run / "report.html")
+
+    first = ecpp.load(run, epoch=1)
+    file = run / "best.safetensors"
+    main(["export", str(run), "--to", "safetensors", "--out", str(file), "--epoch", "best"])
+    assert torch.equal(load_file(file)["conv1.weight"], first.conv1.weight)
+    card = (run / "best.safetensors.md").read_text()
+    assert "the best one" in card
+    assert "knn:" in card
+    shutil.copy(
+        run / "epochs" / "0002.pt", run / "best.pt"
+    )  # training went on: what was measured is of other weights
+    main(["export", str(run), "--to", "safetensors", "--out", str(file), "--epoch", "best"])
+    assert (
+        "Not evaluated: `ecpp evaluate RUN --epoch best` does it."
+        in (run / "best.safetensors.md").read_text()
     )
-    main(["embed", str(run), str(made / "images"), "--out", str(run / "e.npz"), "--epoch", "1"])
+
+    embedded = {}
+    for epoch in ("1", "2"):
+        main(["embed", str(run), str(made / "images"), "--out", str(run / f"{epoch}.npz"), "--epoch", epoch])
+        embedded[epoch] = np.load(run / f"{epoch}.npz")["embedding"]
+    assert not np.allclose(embedded["1"], embedded["2"], atol=1e-3)
+    query = next((made / "images").rglob("*.png"))
+    asked = ["neighbours", str(run), str(made / "images"), "--query", str(query), "--out", str(run / "n.png")]
+    main([*asked, "--epoch", "best"])
 
 
 def test_an_epoch_that_was_not_kept_is_named(run, capsys):
     (run / "best.pt").unlink()
-    for epoch, hint in (("best", "--keep-best"), ("7", "--keep-epochs")):
+    for epoch, hint in (("best", "--keep-best"), ("7", "epoch 7, but of 1 to 2"), ("0", "a number from 1")):
         with pytest.raises(SystemExit):
             main(["evaluate", str(run), "--epoch", epoch])
         assert hint in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["evaluate", str(run), "--curve", "--protocols", "knn"])
     assert "--protocols does nothing beside --curve" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(run), "--curve", "--no-cache"])
+    assert "--no-cache does nothing beside --curve" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="best, but is 'last'"):
+        ecpp.load(run, epoch="last")
 
 
 def test_a_curve_judges_every_kept_epoch(run, monkeypatch):

@@ -176,10 +176,13 @@ def test_whitened_views_have_no_mean_and_the_identity_as_covariance():
 
 
 def test_a_view_that_does_not_vary_teaches_nothing_and_learns_nothing():
-    z = torch.cat([torch.ones(1, 9, 4), batch(k=2, n=9, d=4)]).requires_grad_()
+    z = torch.cat([torch.full((1, 9, 4), 0.1), batch(k=2, n=9, d=4)]).requires_grad_()
+    alone = z.detach()[1:].requires_grad_()
     wmse(z).backward()
+    wmse(alone).backward()
     assert z.grad[0].count_nonzero() == 0
-    assert z.grad[1:].norm() < 100
+    torch.testing.assert_close(z.grad[1:], alone.grad)
+    assert whiten(torch.full((2, 9, 4), 0.1)).count_nonzero() == 0
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1, 1e6])
@@ -243,9 +246,11 @@ def test_distances_do_not_cancel_far_from_the_origin():
     (lambda: barlow(torch.randn(4, 4)), "K views, N images, D"),
     (lambda: vicreg(torch.ones(2, 4, 4, dtype=torch.int64)), "floating tensor.*int64"),
     (lambda: vicreg(torch.randn(1, 4, 4)), "at least 2 views"),
+    (lambda: directed.contrast_terms(torch.randn(2, 4, 4), torch.randn(2, 4, 4), tau=0), "tau must be"),
     (lambda: barlow(torch.randn(3, 1, 4)), "at least 2 images"),
     (lambda: barlow(torch.randn(3, 4, 4), pair_reduction="avg"), "pair_reduction"),
     (lambda: vicreg(torch.randn(3, 4, 4), pairs.full(4)), "boolean"),
+    (lambda: wmse(torch.randn(3, 9, 4), shrinkage=1), "shrinkage must be at least 0 and below 1"),
     (lambda: wmse(torch.randn(3, 4, 4)), "needs more than 4 images.*--batch-size"),
 ])  # fmt: skip
 def test_mistakes_say_what_to_do(call, hint):

@@ -184,10 +184,10 @@ def test_large_only_targets_are_predicted_by_all_and_predict_each_other(name):
     assert all(p.grad is not None for p in method.encoder.parameters())
 
 
+@pytest.mark.parametrize("small", [10, 16])
 @pytest.mark.parametrize("name", WITH_TARGETS)
-def test_the_views_of_a_batch_may_lie_in_any_order(name):
-    """The same views, the groups and their order turned round: the same loss and the same pairs."""
-    b = batch(n=16)
+def test_the_views_of_a_size_may_lie_in_any_order(name, small):
+    b = batch(k=3, small=small, n=16)
     turned = ViewBatch(
         tuple(
             torch.cat(images.chunk(len(places))[::-1])

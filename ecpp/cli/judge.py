@@ -44,8 +44,8 @@ class Evaluate:
     recalibrate_bn: bool = False
     """Take BatchNorm statistics anew from training images of the large size; the protocols are then called NAME+bn."""
     epoch: WhichEpoch = None
-    """Judge the weights of this epoch, or of the best one, into RUN/evaluation-EPOCH.json; needs pretrain
-    --keep-epochs or --keep-best. None takes the newest."""
+    """Judge the weights of this epoch, or of the best one, into RUN/evaluation-EPOCH.json, which reports do not
+    read; needs pretrain --keep-epochs or --keep-best. None takes the newest."""
     cache: bool = True
     """Keep frozen features in RUN/features (at most 8 GiB) and use them again."""
     curve: bool = False
@@ -90,7 +90,7 @@ def _check_unused(options: Evaluate, *used: str) -> None:
     """--curve judges all kept epochs by linear: what it does not read is refused."""
     for field in fields(options):
         if field.name not in used and getattr(options, field.name) != field.default:
-            flag = field.name.replace("_", "-")
+            flag = ("no-" if field.default is True else "") + field.name.replace("_", "-")
             raise ValueError(
                 f"--{flag} does nothing beside --curve, which judges every kept epoch by linear: leave it out"
             )
@@ -104,7 +104,7 @@ def _print_protocols(run: Path, evaluation: dict[str, Any]) -> None:
 
     from ecpp.report import HEADS, protocol_rows, read_runs
 
-    table = Table()
+    table = Table(title=f"weights of epoch: {evaluation['epoch']}" if "epoch" in evaluation else None)
     for i, head in enumerate(HEADS):
         table.add_column(head, no_wrap=i == 0)
     for row in protocol_rows(replace(read_runs([run])[0], evaluation=evaluation)):

@@ -10,6 +10,7 @@ from ecpp.recipes import RECIPES
 
 # The fields of a config stand as plain options, and its source as the first word.
 ConfigOptions = Annotated[Config, tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs]
+# ecpp.run.Epoch, which is not imported before it is needed: PyTorch comes with it.
 WhichEpoch = int | Literal["best"] | None
 
 T = TypeVar("T")

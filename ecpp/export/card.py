@@ -36,7 +36,7 @@ def card(t: Trained, to: str, format_: Format, file: str, proof: Proof) -> str:
             *_training(t),
             "",
             "## Evaluation",
-            *_evaluation(about["evaluation"]),
+            *_evaluation(about),
             "",
             "## Proof",
             f"When it was written: {proof}.",
@@ -62,19 +62,21 @@ def _training(t: Trained) -> list[str]:
     a = t.about
     images = "an unknown number of" if a["images"] is None else f"{a['images']:,}"
     done = "" if a["epochs_done"] is None else f"{a['epochs_done']} of "
+    best = ", the best one" if a["epoch"] == "best" else ""
     return [
         f"- data: {a['data']}, {images} images",
         f"- method: {a['method']}, K = {a['K']} views of {', '.join(map(str, t.sizes))} px",
-        f"- epochs: {done}{a['epochs']}, {a['steps']:,} steps of {a['batch_size']} images; seed {a['seed']}",
+        f"- epochs: {done}{a['epochs']}{best}, {a['steps']:,} steps of {a['batch_size']} images; seed {a['seed']}",
         f"- ecpp {a['ecpp']}",
     ]
 
 
-def _evaluation(results: list[dict[str, Any]]) -> list[str]:
-    """Every number with its protocol, as evaluation.json has them."""
-    if not results:
-        return ["Not evaluated: `ecpp evaluate RUN` does it."]
-    return [f"- {_result(r)}" for r in results]
+def _evaluation(about: dict[str, Any]) -> list[str]:
+    """Every number with its protocol, as it was measured of these weights."""
+    if not about["evaluation"]:
+        which = "" if about["epoch"] is None else f" --epoch {about['epoch']}"
+        return [f"Not evaluated: `ecpp evaluate RUN{which}` does it."]
+    return [f"- {_result(r)}" for r in about["evaluation"]]
 
 
 def _result(r: dict[str, Any]) -> str:

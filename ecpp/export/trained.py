@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ecpp.evaluate import Preprocess
+from ecpp.evaluate.cache import hash_weights
 from ecpp.model import Entry, timm_entry
 from ecpp.run import Epoch, RunFolder, about, build, load
 from ecpp.train import load_checkpoint
@@ -84,7 +85,9 @@ def trained(run: Path, epoch: Epoch = None) -> Trained:
     """The encoder of a run, as it is exported."""
     folder = RunFolder(run)
     config = folder.resolved()
-    encoder = load(run, epoch=epoch).float()
+    encoder = load(run, epoch=epoch)
+    weights = hash_weights(encoder)
+    encoder = encoder.float()
     encoder = encoder.to(memory_format=torch.contiguous_format)
     with torch.random.fork_rng(devices=[]):
         entry = timm_entry(
@@ -96,11 +99,11 @@ def trained(run: Path, epoch: Epoch = None) -> Trained:
         preprocess=build.build_preprocess(config),
         sizes=tuple(sorted({v.size for v in build.build_plan(config).views}, reverse=True)),
         channels=config.channels,
-        about=_about(folder, epoch),
+        about=_about(folder, epoch, weights),
     )
 
 
-def _about(folder: RunFolder, epoch: Epoch) -> dict[str, Any]:
+def _about(folder: RunFolder, epoch: Epoch, weights: str) -> dict[str, Any]:
     """Data, method, epochs and evaluation of a run. Of a folder of images the name alone: paths are private."""
     config, read = folder.resolved(), folder.read()
     images = read.get("images", {}).get("count")
@@ -116,12 +119,13 @@ def _about(folder: RunFolder, epoch: Epoch) -> dict[str, Any]:
         "method": about.name_of(config),
         "K": config.views,
         "encoder": config.encoder,
+        "epoch": epoch,
         "epochs": config.epochs,
         "epochs_done": step // per_epoch if per_epoch else None,
         "steps": step,
         "batch_size": config.batch_size,
         "seed": config.seed,
-        "evaluation": _evaluation(folder.evaluation(epoch)),
+        "evaluation": _evaluation(folder.evaluation(epoch), weights),
     }
 
 
@@ -131,11 +135,13 @@ def _public(source: str) -> str:
     return f"{kind}{path.name}" if path.is_absolute() else source
 
 
-def _evaluation(file: Path) -> list[dict[str, Any]]:
-    """Every number that was measured, each with its protocol."""
+def _evaluation(file: Path, weights: str) -> list[dict[str, Any]]:
+    """Every number that was measured of these weights, each with its protocol."""
     if not file.exists():
         return []
     evaluation = json.loads(file.read_text())
+    if evaluation.get("weights", weights) != weights:  # training went on since
+        return []
     source = _public(str(evaluation.get("source", "")))
     results = evaluation.get("results", ())
     return [{"data": source} | {k: r[k] for k in _MEASURED if k in r} for r in results]

@@ -48,14 +48,14 @@ METHODS = {
 }
 
 
-def readers() -> dict[str, list[str]]:
+def methods_by_option() -> dict[str, list[str]]:
     """Every option that belongs to some of the methods, with their names."""
     options = dict.fromkeys(o for entry in METHODS.values() for o in entry.options)
     return {o: [name for name, entry in METHODS.items() if o in entry.options] for o in options}
 
 
 __all__ = ["BYOL", "METHODS", "WMSE", "BarlowTwins", "Entry", "Method", "MoCoV3", "SimCLR", "SimSiam", "Step",
-           "VICReg", "readers"]  # fmt: skip
+           "VICReg", "methods_by_option"]  # fmt: skip
 
 _HOMES = dict(entry.home.split(":")[::-1] for entry in METHODS.values())
 _HOMES |= {"Method": "ecpp.method.parts", "Step": "ecpp.method.parts"}

@@ -4,15 +4,15 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ecpp import objective
-from ecpp.method.parts import Method, Shared, Step, TargetViews, project
-from ecpp.method.target import EMASchedule, Target, predict, towards
+from ecpp.method.parts import Step
+from ecpp.method.target import Followed, WithTarget, predict, towards
 from ecpp.model import mlp
 from ecpp.objective.diagnostics import mean_over, positive_share, similarities
 from ecpp.objective.directed import contrast_terms
 from ecpp.views import ViewBatch
 
 
-class MoCoV3(Method):
+class MoCoV3(WithTarget):
     """Keys come from a momentum encoder, queries from a predictor; the paper's own loss is 4·tau times this one."""
 
     def __init__(
@@ -22,15 +22,10 @@ class MoCoV3(Method):
         predictor: nn.Module,
         *,
         tau: float = 0.2,
-        ema: float = 0.99,
-        ema_schedule: EMASchedule = "cosine",
-        ema_pairs: int = 1,
-        target_views: TargetViews = "all",
-        **shared: Unpack[Shared],
+        **followed: Unpack[Followed],
     ) -> None:
-        super().__init__(encoder, projector, **shared)
-        self.predictor, self.tau, self.target_views = predictor, tau, target_views
-        self.target = Target(encoder, projector, ema=ema, schedule=ema_schedule, pairs=ema_pairs)
+        super().__init__(encoder, projector, predictor, **followed)
+        self.tau = tau
 
     @staticmethod
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:
@@ -39,11 +34,6 @@ class MoCoV3(Method):
             "predictor": mlp(dim, features, dim, layers=2, final_bn=True),
         }
 
-    def embeddings(self, batch: ViewBatch) -> tuple[Tensor, ...]:
-        z = self.embed(batch)
-        keys = self.target(batch, self.bn_mode, self.target_views)
-        return project(self.predictor, z), keys, z.detach()
-
     def compare(self, batch: ViewBatch, q: Tensor, keys: Tensor, z: Tensor, *, diagnose: bool) -> Step:
         loss, per_pair = predict(self, batch, q, keys, objective.cross, contrast_terms, tau=self.tau)
         if not diagnose:
@@ -51,6 +41,3 @@ class MoCoV3(Method):
         share = mean_over(towards(self, batch, keys), positive_share(q, keys, tau=self.tau))
         shown = {"positive_share": share, "pair_loss": per_pair()}
         return Step(loss, similarities(z) | shown)
-
-    def after_step(self, progress: float) -> None:
-        self.target.follow(self.encoder, self.projector, progress)

@@ -96,10 +96,7 @@ def encode(
             f"bn_mode must be per_group, per_view or a kind for each of the K={batch.k} views, but is {bn_mode!r}"
         )
     if target_views == "large_only":
-        large = torch.cat(_passes(encoder, batch, 0, bn_mode))
-        large = large.view(-1, batch.n, *large.shape[1:])
-        places = batch.order[0]
-        return large if places == batch.large else torch.stack([large[places.index(i)] for i in batch.large])
+        return batch.stack(_passes(encoder, batch, 0, bn_mode))
     return batch.stack(
         [h for group in range(len(batch.groups)) for h in _passes(encoder, batch, group, bn_mode)]
     )

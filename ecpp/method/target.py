@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from ecpp.method.parts import BNMode, Method, TargetViews, encode, project
+from ecpp.method.parts import BNMode, Method, Shared, TargetViews, encode, project
 from ecpp.model.momentum import Momentum, ema_tau
 from ecpp.objective import directed
 from ecpp.views import ViewBatch
@@ -43,6 +44,44 @@ class Target(nn.Module):
         tau = (ema_tau(self.ema, progress) if self.schedule == "cosine" else self.ema) ** self.pairs
         self.encoder.update(encoder, tau)
         self.projector.update(projector, tau)
+
+
+class Followed(Shared, total=False):
+    """What every method with such a target takes by name."""
+
+    ema: float
+    ema_schedule: EMASchedule
+    ema_pairs: int
+    target_views: TargetViews
+
+
+class WithTarget(Method):
+    """The target sees all views, or ("large_only") those of the largest size, which alone are then predicted."""
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        projector: nn.Module,
+        predictor: nn.Module,
+        *,
+        ema: float = 0.99,
+        ema_schedule: EMASchedule = "cosine",
+        ema_pairs: int = 1,
+        target_views: TargetViews = "all",
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(encoder, projector, **shared)
+        self.predictor, self.target_views = predictor, target_views
+        self.target = Target(encoder, projector, ema=ema, schedule=ema_schedule, pairs=ema_pairs)
+
+    def embeddings(self, batch: ViewBatch) -> tuple[Tensor, ...]:
+        """Predictions, targets, and the projections to look at."""
+        z = self.embed(batch)
+        t = self.target(batch, self.bn_mode, self.target_views)
+        return project(self.predictor, z), t, z.detach()
+
+    def after_step(self, progress: float) -> None:
+        self.target.follow(self.encoder, self.projector, progress)
 
 
 def predict(

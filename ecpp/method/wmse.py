@@ -28,7 +28,7 @@ class WMSE(Method):
 
     @staticmethod
     def heads(features: int, dim: int, layers: int) -> dict[str, nn.Module]:
-        # Whitening undoes the last BatchNorm; what is shown of the embeddings is then centred.
+        # Whitening undoes the last BatchNorm, which is there for the diagnostics: they see embeddings that are centred.
         return {"projector": mlp(features, features, dim, layers=layers, final_bn=True)}
 
     def compare(self, batch: ViewBatch, z: Tensor, *, diagnose: bool) -> Step:

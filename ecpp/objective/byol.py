@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
-from ecpp.objective.unit import check_embeddings, doubled, unit, wide
+from ecpp.objective.given import check_embeddings
+from ecpp.objective.unit import doubled, unit, wide
 
 
 def byol(
@@ -31,8 +32,6 @@ def byol(
     if pair_reduction not in ("sum", "mean"):
         raise ValueError(f"pair_reduction must be sum or mean, but is {pair_reduction!r}")
     k, n, _ = p.shape
-    if k < 2:
-        raise ValueError(f"p holds K={k} view: there is no pair to learn from, so give at least 2 views")
     mask = graphs.resolve(pairs, k, p.device)
     result, dtype = wide(p, t), doubled(p, t)
     with torch.autocast(p.device.type, enabled=False):

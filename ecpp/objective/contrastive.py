@@ -1,14 +1,14 @@
 """The contrastive losses over a pair graph: Eq. 1 (l) and Eq. 4 (l') of one network, and those across two."""
 
-import math
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
+from ecpp.objective.given import check_embeddings, check_tau
 from ecpp.objective.similarity import Terms
-from ecpp.objective.unit import check_embeddings, doubled, gradient, unit, wide
+from ecpp.objective.unit import gradient, precision, unit, wide
 
 Reduction = Literal["mean", "mean_n", "sum"]
 PairReduction = Literal["sum", "mean"]
@@ -36,7 +36,8 @@ def contrastive(
     with gradient, `z[:, r]` being `everyone[:, first + r]`: the losses of all processes then add up to
     the loss of the whole batch.
     """
-    _check(z, tau, "z")
+    check_embeddings(z, "z")
+    check_tau(tau)
     if everyone is not None:
         _check_candidates(z, everyone, first, "z", "everyone")
     elif first:
@@ -64,7 +65,8 @@ def cross(
     that one view, the positive `keys[j, first + n]` among them. No gradient goes to `keys`, which may
     be gathered from all processes. `reduction` and `pair_reduction` are those of `contrastive`.
     """
-    _check(q, tau, "q")
+    check_embeddings(q, "q")
+    check_tau(tau)
     _check_candidates(q, keys, first, "q", "keys")
     total, mask = _terms(q, keys.detach(), pairs, tau, own=False, positive=True, first=first)
     return _reduce(total, keys.shape[1], mask, reduction, pair_reduction)
@@ -119,7 +121,7 @@ def _compute(
     """The total and its gradient for `z` and `everyone`, in fp32 or float64 whatever the autocast."""
     given = [z] if everyone is None else [z, everyone]
     result = wide(*given)
-    dtype = doubled(*given) if _is_delicate(given[-1], tau) else result
+    dtype = precision(tau, len(given[-1]) * given[-1].shape[1], *given)
     with torch.autocast(z.device.type, enabled=False):
         u, u_length = unit(z.to(dtype).contiguous())
         v, v_length = (u, u_length) if everyone is None else unit(everyone.to(dtype).contiguous())
@@ -129,32 +131,6 @@ def _compute(
         dz = gradient(terms.du, u, u_length).to(result) if tracked[0] and terms.du is not None else None
         other = gradient(terms.dv, v, v_length).to(result) if tracked[1] and terms.dv is not None else None
         return total.to(result), dz, other
-
-
-def _is_delicate(candidates: Tensor, tau: float) -> bool:
-    """Whether fp32 would miss 1e-6.
-
-    1/tau magnifies the rounding of a cosine, a few terms do not average it out, and where all embeddings nearly
-    coincide their gradient is a difference. The last is seen in one view, and looked for on a CPU alone.
-    """
-    if tau < 0.2 or len(candidates) * candidates.shape[1] < 128:
-        return True
-    if candidates.device.type != "cpu":
-        return False
-    view = candidates[0]
-    return bool(view.mean(0).norm() > 0.9 * view.norm() / len(view) ** 0.5)
-
-
-def _check(z: Tensor, tau: float, name: str) -> None:
-    check_embeddings(z, name)
-    if len(z) < 2:
-        raise ValueError(
-            f"{name} holds K={len(z)} view: there is no pair to learn from, so give at least 2 views"
-        )
-    if not isinstance(tau, int | float):
-        raise TypeError(f"tau must be a number, but is a {type(tau).__name__}: no gradient reaches it")
-    if not 1e-30 < tau < math.inf:
-        raise ValueError(f"tau must be a finite number above 0, but is {tau}")
 
 
 def _check_candidates(z: Tensor, candidates: Tensor, first: int, name: str, others: str) -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from ecpp.objective.unit import unit, wide
 
 
 @torch.no_grad()
@@ -67,4 +68,4 @@ def mean_over(mask: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _unit(z: Tensor) -> Tensor:
-    return F.normalize(z.detach() if z.dtype == torch.float64 else z.detach().float(), dim=-1)
+    return unit(z.detach().to(wide(z)))[0]

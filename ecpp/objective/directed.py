@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
-from ecpp.objective.unit import doubled, unit, wide
+from ecpp.objective.given import check_tau
+from ecpp.objective.unit import doubled, precision, unit, wide
 
 
 def directions(pairs: Tensor | None, k: int, places: tuple[int, ...], device: torch.device) -> Tensor:
@@ -20,7 +21,8 @@ def directions(pairs: Tensor | None, k: int, places: tuple[int, ...], device: to
 def regression_terms(p: Tensor, t: Tensor) -> Tensor:
     """(K, L): 2 - 2 cos(p[i], t[l]), mean over images; `p` is (K, N, D), `t` (L, N, D)."""
     with torch.autocast(p.device.type, enabled=False):
-        result, (p, t) = wide(p, t), _units(p, t)
+        result, dtype = wide(p, t), doubled(p, t)
+        p, t = unit(p.to(dtype))[0], unit(t.to(dtype))[0]
         return (2 - 2 * p.flatten(1) @ t.flatten(1).T / p.shape[1]).to(result)
 
 
@@ -36,8 +38,10 @@ def contrast_terms(q: Tensor, keys: Tensor, *, tau: float) -> Tensor:
 
     Half, so that both directions of a pair are a mean over its 2N anchors.
     """
+    check_tau(tau)
     with torch.autocast(q.device.type, enabled=False):
-        result, (q, keys) = wide(q, keys), _units(q, keys.detach())
+        result, dtype = wide(q, keys), precision(tau, len(keys) * keys.shape[1], q, keys)
+        q, keys = unit(q.to(dtype))[0], unit(keys.detach().to(dtype))[0]
         s = torch.einsum("ind,lmd->ilnm", q, keys) / tau  # (K, L, N, N)
         positive = s.diagonal(dim1=2, dim2=3)
         itself = torch.eye(s.shape[2], dtype=torch.bool, device=s.device)
@@ -59,8 +63,3 @@ def per_pair(terms: Tensor, towards: Tensor, places: tuple[int, ...]) -> Tensor:
     for column, place in enumerate(places):
         square[:, place] = torch.where(towards[:, column], terms[:, column], 0)
     return square + square.T
-
-
-def _units(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = doubled(a, b)
-    return unit(a.to(dtype))[0], unit(b.to(dtype))[0]

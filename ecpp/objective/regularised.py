@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ecpp.objective import pairs as graphs
-from ecpp.objective.unit import check_embeddings
+from ecpp.objective.given import check_embeddings
 
 PairReduction = Literal["sum", "mean"]
 
@@ -88,8 +88,6 @@ def check(z: Tensor, pairs: Tensor | None, pair_reduction: str) -> tuple[Tensor,
     """`z` in fp32 or fp64 and the graph, or what is wrong with them."""
     check_embeddings(z, "z")
     k, n, _ = z.shape
-    if k < 2:
-        raise ValueError(f"z holds K={k} view: there is no pair to learn from, so give at least 2 views")
     if n < 2:
         raise ValueError(f"a batch of N={n} has no statistics: this loss needs at least 2 images")
     if pair_reduction not in ("sum", "mean"):

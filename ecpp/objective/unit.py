@@ -1,4 +1,4 @@
-"""Embeddings, checked and of length 1, in what precision, and what that does to their gradient."""
+"""Embeddings of length 1, in what precision, and what that does to their gradient."""
 
 import math
 
@@ -7,14 +7,8 @@ from torch import Tensor
 
 SHORTEST = 1e-12
 """An embedding shorter than this has no direction: its cosines are 0, and no gradient reaches it."""
-
-
-def check_embeddings(z: Tensor, name: str) -> None:
-    if not isinstance(z, Tensor) or z.ndim != 3 or 0 in z.shape or not z.is_floating_point():
-        found = f"{tuple(z.shape)} of {z.dtype}" if isinstance(z, Tensor) else f"a {type(z).__name__}"
-        raise ValueError(
-            f"{name} must be a floating tensor (K views, N images, D), none of them 0, but is {found}"
-        )
+_MAGNIFIES = 0.2  # below this temperature, and
+_FEW = 128  # with fewer candidates, fp32 would miss 1e-6
 
 
 def wide(*tensors: Tensor) -> torch.dtype:
@@ -23,7 +17,7 @@ def wide(*tensors: Tensor) -> torch.dtype:
 
 
 def doubled(*tensors: Tensor) -> torch.dtype:
-    """The type with twice the digits of the finest of the tensors: fp32 for half precision, else float64.
+    """float64, which has twice the digits of fp32; fp32 if all tensors are of half precision.
 
     Differences of nearly equal cosines are then as exact as the tensors. Apple's GPUs have no float64.
     """
@@ -31,10 +25,19 @@ def doubled(*tensors: Tensor) -> torch.dtype:
     return torch.float32 if half or tensors[0].device.type == "mps" else torch.float64
 
 
+def precision(tau: float, candidates: int, *tensors: Tensor) -> torch.dtype:
+    """The type in which a contrastive loss of so many candidates is exact to 1e-6, and no slower one than that.
+
+    1/tau magnifies the rounding of a cosine, and the sum over a few candidates does not average it out.
+    """
+    return doubled(*tensors) if tau < _MAGNIFIES or candidates < _FEW else wide(*tensors)
+
+
 def unit(z: Tensor) -> tuple[Tensor, Tensor]:
     """`z` (…, D) divided by its length, and that length (…, 1), infinite where there is no direction."""
     length = z.norm(dim=-1, keepdim=True)
-    length = length.where(length < math.inf, math.nan)  # too long to be measured: no number, rather than none
+    # What overflows becomes NaN, so that training stops; as infinity it would pass for an embedding of no direction.
+    length = length.where(length < math.inf, math.nan)
     length = length.where(~(length <= SHORTEST), math.inf)
     return z / length, length
 

@@ -95,7 +95,7 @@ def heat_map(values: dict[tuple[int, int], float], groups: Sequence[str], title:
     for (i, j), value in values.items():
         weight = 0.0 if not math.isfinite(value) else 0.5 if high == low else (value - low) / (high - low)
         x, y = LABEL + at(j), TOP + at(i)
-        bold = " strong" if weight > 0.75 else ""  # where ink and paper contrast alike, light or dark
+        bold = " strong" if weight > 0.78 else ""  # at least 3:1 against ink or card, light or dark
         written = "" if len(groups) > MOST_WRITTEN else _short(value)
         parts.append(
             f'<rect class="cell" x="{x:.1f}" y="{y:.1f}" width="{CELL - 2}" height="{CELL - 2}" rx="3"'

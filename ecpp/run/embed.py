@@ -93,7 +93,9 @@ def embed_run(
         raise ValueError(f"--out must end in {' or '.join(WRITERS)}, but is {out.name!r}")
     if workers is not None and workers < 0:
         raise ValueError(f"--workers must be at least 0, but is {workers}")
-    config = RunFolder(run).resolved()
+    folder = RunFolder(run)
+    config = folder.resolved()
+    folder.weights(epoch)  # before images are looked for
     splits = open_source(source, channels=config.channels)
     images = All(splits)
     torch.set_num_threads(config.threads or 1)

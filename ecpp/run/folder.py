@@ -55,6 +55,13 @@ class RunFolder:
             file, hint = self.checkpoint, f"has no checkpoint yet: `ecpp resume {self.path}` goes on with it"
         elif epoch == "best":
             file, hint = self.best, "kept no best epoch: `ecpp pretrain --keep-best` does"
+        elif not isinstance(epoch, int) or epoch < 1:
+            raise ValueError(f"an epoch is a number from 1, or best, but is {epoch!r}")
+        elif kept := sorted(int(p.stem) for p in self.epoch(epoch).parent.glob("[0-9]*.pt")):
+            file, hint = (
+                self.epoch(epoch),
+                f"kept no encoder of epoch {epoch}, but of {kept[0]} to {kept[-1]}",
+            )
         else:
             file, hint = (
                 self.epoch(epoch),

@@ -42,7 +42,7 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Judge a run's encoder on `source` (default: its own) and write RUN/evaluation.json.
 
-    That of another `epoch` than the last goes into a file of its own, RUN/evaluation-best.json for "best".
+    That of an `epoch` which is named goes into a file of its own, RUN/evaluation-best.json for "best".
 
     Learns from all training images with their labels (at most `limit`), whatever number of images the run
     itself used, and counts on all held-out ones. `momentum` is the linear probe's; `epochs` and `lr` are those of
@@ -56,6 +56,7 @@ def evaluate_run(
         say = say if distributed.is_main() else lambda text: None
         folder = RunFolder(run)
         config = folder.resolved()
+        folder.weights(epoch)  # before images are looked for
         torch.set_num_threads(config.threads or 1)
 
         def bench_of(name: str | None, val: str | None, config: Config) -> Bench:
@@ -83,6 +84,8 @@ def evaluate_run(
         suffix = RECALIBRATED if recalibrate_bn else ""
         file = folder.evaluation(epoch)
         evaluation = _begin(file, bench, limit, hash_weights(encoder))
+        if epoch is not None:
+            evaluation["epoch"] = epoch
         for name in dict.fromkeys(protocols):
             _add(file, evaluation, judge.record(name, name + suffix), say)
         for other in transfer:

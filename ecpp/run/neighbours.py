@@ -42,7 +42,9 @@ def neighbours(
         raise ValueError("name at least one image: --query IMAGE...")
     if count < 1:
         raise ValueError(f"--count must be at least 1, but is {count}")
-    config = RunFolder(run).resolved()
+    folder = RunFolder(run)
+    config = folder.resolved()
+    folder.weights(epoch)  # before images are looked for
     asked = [_read(path, config.channels) for path in queries]
     images = All(open_source(source, channels=config.channels))
     torch.set_num_threads(config.threads or 1)

@@ -10,6 +10,8 @@ from torch import Tensor
 class ViewBatch:
     """`groups[g]` is (V·N, C, S, S), view-major; `order[g]` are the V places of its views among the K.
 
+    The first group has the largest size.
+
     `samples` are the N indices of the images in their source.
     """
 
@@ -31,13 +33,13 @@ class ViewBatch:
         return tuple(sorted(self.order[0]))
 
     def stack(self, parts: list[Tensor]) -> Tensor:
-        """Per-group outputs (V·N, …) as one (K, N, …), the views in the order of the plan."""
-        joined = torch.cat(parts)  # (K·N, …), in group order
-        joined = joined.view(self.k, self.n, *joined.shape[1:])
-        places = [i for group in self.order for i in group]
+        """Outputs (V·N, …) of all groups as one (K, N, …), or of the first as (L, N, …), in the plan's order."""
+        joined = torch.cat(parts)  # (views·N, …), in group order
+        joined = joined.view(-1, self.n, *joined.shape[1:])
+        places = [i for group in self.order for i in group][: len(joined)]
         if places == sorted(places):
             return joined
-        inverse = sorted(range(self.k), key=places.__getitem__)
+        inverse = sorted(range(len(places)), key=places.__getitem__)
         return torch.stack([joined[i] for i in inverse])
 
     def view(self, k: int) -> Tensor:

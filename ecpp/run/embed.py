@@ -93,13 +93,12 @@ def embed_run(
         raise ValueError(f"--out must end in {' or '.join(WRITERS)}, but is {out.name!r}")
     if workers is not None and workers < 0:
         raise ValueError(f"--workers must be at least 0, but is {workers}")
-    folder = RunFolder(run)
-    config = folder.resolved()
-    folder.weights(epoch)  # before images are looked for
+    config = RunFolder(run).resolved()
+    encoder = load(run, epoch=epoch)
     splits = open_source(source, channels=config.channels)
     images = All(splits)
     torch.set_num_threads(config.threads or 1)
-    encoder = load(run, epoch=epoch).to(usable_device(None))
+    encoder.to(usable_device(None))
     preprocess = build.build_preprocess(config)
     identity = {
         "weights": _digest(encoder),

@@ -56,7 +56,7 @@ def evaluate_run(
         say = say if distributed.is_main() else lambda text: None
         folder = RunFolder(run)
         config = folder.resolved()
-        folder.weights(epoch)  # before images are looked for
+        encoder = load(run, epoch=epoch)
         torch.set_num_threads(config.threads or 1)
 
         def bench_of(name: str | None, val: str | None, config: Config) -> Bench:
@@ -70,7 +70,7 @@ def evaluate_run(
                 cache=FeatureCache(folder.features if cache else None, say=say),
             )
 
-        bench, encoder = bench_of(source, val, config), load(run, epoch=epoch)
+        bench = bench_of(source, val, config)
         tuning = FinetuneProtocol()
         judge = Judge(
             bench,

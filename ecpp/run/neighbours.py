@@ -42,13 +42,12 @@ def neighbours(
         raise ValueError("name at least one image: --query IMAGE...")
     if count < 1:
         raise ValueError(f"--count must be at least 1, but is {count}")
-    folder = RunFolder(run)
-    config = folder.resolved()
-    folder.weights(epoch)  # before images are looked for
+    config = RunFolder(run).resolved()
+    encoder = load(run, epoch=epoch)
     asked = [_read(path, config.channels) for path in queries]
     images = All(open_source(source, channels=config.channels))
     torch.set_num_threads(config.threads or 1)
-    encoder = load(run, epoch=epoch).to(usable_device(None))
+    encoder.to(usable_device(None))
     preprocess = build.build_preprocess(config)
     best = Best(_embed(encoder, preprocess, asked), min(count, len(images)))
     workers = (config.workers or 0) if workers is None else workers
